@@ -1,0 +1,19 @@
+"""Train an RNN on a store.
+
+    python scripts/train.py --data amp.h5
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from seqpipe.cli import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run("train", sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

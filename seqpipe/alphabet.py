@@ -1,0 +1,230 @@
+"""Symbols and their token ids.
+
+Place in the flow: Record.sequence (text or integers) -> [alphabet] -> token ids -> writer.
+
+Token 0 is padding and never a symbol; symbols count from 1. Three families share one class:
+
+    symbols   an ordered string of characters; symbol k has token k + 1
+    bytes     the UTF-8 bytes of the text; byte b has token b + 1
+    ints      non-negative integers; value v has token v + 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqpipe.errors import OptionError
+
+PAD_ID = 0
+
+# Order matters: "auto" takes the first that holds every symbol of the input.
+NAMED_SYMBOLS = {
+    "dna": "ACGTN",
+    "rna": "ACGUN",
+    "iupac": "ACGTURYSWKMBDHVN",
+    "protein": "ACDEFGHIKLMNPQRSTVWYBJOUXZ*-",
+}
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """A fixed mapping between symbols and token ids.
+
+    Attributes:
+        name: dna, rna, iupac, protein, chars, bytes, ints, or the stem of an alphabet file.
+        symbols: the characters in token order; empty for bytes and ints.
+        num_tokens: number of token ids, the pad id included; every token is < num_tokens.
+    """
+
+    name: str
+    symbols: str
+    num_tokens: int
+
+    @classmethod
+    def from_symbols(cls, name: str, symbols: Iterable[str]) -> Alphabet:
+        text = "".join(symbols)
+        if len(set(text)) != len(text) or not text:
+            raise ValueError(f"alphabet {name!r}: expected distinct symbols, found {text!r}")
+        return cls(name, text, len(text) + 1)
+
+    @classmethod
+    def of_bytes(cls) -> Alphabet:
+        return cls("bytes", "", 257)
+
+    @classmethod
+    def of_ints(cls, largest: int) -> Alphabet:
+        """Return the alphabet of the integers 0 <= value <= ``largest``."""
+        return cls("ints", "", largest + 2)
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> Alphabet:
+        return cls(str(state["alphabet"]), str(state["symbols"]), int(state["num_tokens"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "alphabet": self.name,
+            "symbols": self.symbols,
+            "num_tokens": self.num_tokens,
+            "pad_id": PAD_ID,
+        }
+
+    @property
+    def dtype(self) -> np.dtype:
+        return smallest_unsigned(self.num_tokens - 1)
+
+    def encode(self, sequence: str | np.ndarray) -> np.ndarray:
+        """Return the token ids of one sequence.
+
+        Args:
+            sequence: text of T symbols (T bytes in UTF-8 for the alphabet of bytes; integers
+                separated by white space for ints), or (T,) integers for ints.
+
+        Returns:
+            (T,) in ``self.dtype``, read-only where it shares the text's bytes.
+
+        Raises:
+            ValueError: a symbol is not in the alphabet; the message names it and its position.
+        """
+        if self.name == "ints":
+            return self._encode_ints(sequence)
+        if not isinstance(sequence, str):
+            raise ValueError(f"found integers, but alphabet {self.name!r} expects text; use --alphabet ints")
+        if self.name == "bytes":
+            return np.frombuffer(sequence.encode(), np.uint8).astype(self.dtype) + self.dtype.type(1)
+        if self._byte_table is not None:
+            encoded = sequence.encode().translate(self._byte_table)
+            if b"\0" in encoded:
+                self._raise_unknown(sequence)
+            return np.frombuffer(encoded, np.uint8)
+        codes = np.frombuffer(sequence.encode("utf-32-le"), "<u4")
+        tokens = self._code_table[np.minimum(codes, len(self._code_table) - 1)]
+        if not tokens.all():
+            self._raise_unknown(sequence)
+        return tokens
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return the text of (T,) token ids; padding (id 0) is left out."""
+        real = np.asarray(tokens)[np.asarray(tokens) != PAD_ID].astype(np.int64)
+        if self.name == "ints":
+            return " ".join(map(str, (real - 1).tolist()))
+        if self.name == "bytes":
+            return (real - 1).astype(np.uint8).tobytes().decode("utf-8", "replace")
+        return "".join([self.symbols[token - 1] for token in real.tolist()])
+
+    def _encode_ints(self, sequence: str | np.ndarray) -> np.ndarray:
+        values = parse_ints(sequence)
+        if len(values) and values.max() > self.num_tokens - 2:
+            position = int(np.argmax(values > self.num_tokens - 2))
+            raise ValueError(
+                f"value {values[position]} at position {position} (0-based) is not in the alphabet, "
+                f"which holds 0 <= value < {self.num_tokens - 1}"
+            )
+        return (values + 1).astype(self.dtype)
+
+    @cached_property
+    def _byte_table(self) -> bytes | None:
+        """The 256-entry table of ``bytes.translate``, or None where a symbol is not ASCII."""
+        if not self.symbols.isascii():
+            return None
+        table = bytearray(256)
+        for token, symbol in enumerate(self.symbols, start=1):
+            table[ord(symbol)] = token
+        return bytes(table)
+
+    @cached_property
+    def _code_table(self) -> np.ndarray:
+        """Token by code point; its last entry, 0, stands for all code points beyond."""
+        codes = np.array([ord(symbol) for symbol in self.symbols])
+        table = np.zeros(codes.max() + 2, self.dtype)
+        table[codes] = np.arange(1, self.num_tokens)
+        return table
+
+    def _raise_unknown(self, sequence: str) -> None:
+        known = frozenset(self.symbols)
+        position = next(p for p, symbol in enumerate(sequence) if symbol not in known)
+        shown = self.symbols if len(self.symbols) <= 40 else f"{len(self.symbols)} symbols"
+        raise ValueError(
+            f"symbol {sequence[position]!r} at position {position} (0-based) is not in "
+            f"alphabet {self.name!r} ({shown})"
+        )
+
+
+def smallest_unsigned(largest: int) -> np.dtype:
+    """Return the smallest little-endian unsigned dtype that holds ``largest``."""
+    return np.min_scalar_type(largest).newbyteorder("<")
+
+
+def parse_ints(sequence: str | np.ndarray) -> np.ndarray:
+    """Return (T,) int64 values of an integer sequence, all >= 0.
+
+    Raises:
+        ValueError: a word is no integer, or a value is negative or does not fit.
+    """
+    if isinstance(sequence, str):
+        try:
+            values = np.array([int(word) for word in sequence.split()], np.int64)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"expected integers separated by white space in {sequence[:40]!r} ({error})"
+            ) from None
+    elif sequence.ndim != 1 or sequence.dtype.kind not in "iu":
+        raise ValueError(f"expected a list of integers, found shape {sequence.shape} of {sequence.dtype}")
+    else:
+        values = sequence.astype(np.int64)
+    # 2**63 - 1 would overflow when it is shifted past the pad id.
+    bad = (values < 0) | (values == np.iinfo(np.int64).max)
+    if bad.any():
+        position = int(np.argmax(bad))
+        raise ValueError(
+            f"value {values[position]} at position {position} (0-based) is out of range; tokens are "
+            f"0 <= value < 2**63 - 1"
+        )
+    return values
+
+
+def choose_alphabet(name: str, found: frozenset[str]) -> Alphabet:
+    """Return the alphabet for ``--alphabet auto`` or ``chars``, given every symbol of the input."""
+    if name == "auto":
+        for candidate, symbols in NAMED_SYMBOLS.items():
+            if found <= frozenset(symbols):
+                return Alphabet.from_symbols(candidate, symbols)
+    return Alphabet.from_symbols("chars", sorted(found))
+
+
+def fixed_alphabet(name: str) -> Alphabet | None:
+    """Return the alphabet that ``--alphabet name`` fixes beforehand, or None where the input decides.
+
+    Args:
+        name: auto, chars or ints (None is returned), dna, rna, iupac, protein, bytes, or a file
+            with one symbol a line.
+
+    Raises:
+        OptionError: it is neither a name nor a readable file of single symbols.
+    """
+    if name in ("auto", "chars", "ints"):
+        return None
+    if name == "bytes":
+        return Alphabet.of_bytes()
+    if name in NAMED_SYMBOLS:
+        return Alphabet.from_symbols(name, NAMED_SYMBOLS[name])
+    path = Path(name)
+    expected = f"expected auto, {', '.join(NAMED_SYMBOLS)}, chars, bytes, ints, or a file with one symbol a line"
+    if not path.is_file():
+        raise OptionError(f"--alphabet {name}: no such alphabet and no such file; {expected}")
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise OptionError(f"--alphabet {name}: not UTF-8 text ({error}); {expected}") from None
+    symbols = [line for line in lines if line]
+    for number, line in enumerate(lines, start=1):
+        if len(line) > 1 or (line and lines.index(line) != number - 1):
+            raise OptionError(f"{path}:{number}: found {line!r}; {expected}, each once")
+    if not symbols:
+        raise OptionError(f"--alphabet {name}: the file holds no symbol; {expected}")
+    return Alphabet.from_symbols(path.stem, symbols)

@@ -1,0 +1,117 @@
+"""The commands: parse, one library call, exit code.
+
+    seqpipe NAME ...    or    python scripts/NAME.py ...
+
+Exit codes: 0 done; 1 something the user can mend (one message on stderr); 2 wrong usage;
+130 interrupted. Libraries are imported by the command that needs them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tyro
+
+from seqpipe import options
+from seqpipe.errors import SeqpipeError
+
+
+def _preprocess(chosen: options.PreprocessOptions) -> object:
+    from seqpipe.ingest import preprocess
+
+    return preprocess(chosen)
+
+
+def _describe(chosen: options.DescribeOptions) -> object:
+    from seqpipe.description import describe
+
+    return describe(chosen)
+
+
+def _verify(chosen: options.VerifyOptions) -> object:
+    from seqpipe.verification import verify
+
+    return verify(chosen.store)
+
+
+def _train(chosen: options.TrainOptions) -> object:
+    from seqpipe.training import train
+
+    return train(chosen)
+
+
+def _predict(chosen: options.PredictOptions) -> object:
+    from seqpipe.prediction import predict
+
+    return predict(chosen)
+
+
+def _compare_padding(chosen: options.ComparePaddingOptions) -> object:
+    from seqpipe.padding_comparison import compare_padding
+
+    return compare_padding(chosen)
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
+    "preprocess": (options.PreprocessOptions, _preprocess),
+    "describe": (options.DescribeOptions, _describe),
+    "verify": (options.VerifyOptions, _verify),
+    "train": (options.TrainOptions, _train),
+    "predict": (options.PredictOptions, _predict),
+    "compare-padding": (options.ComparePaddingOptions, _compare_padding),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``seqpipe NAME ...``; return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in COMMANDS:
+        return run(arguments[0], arguments[1:])
+    if arguments and arguments[0] == "--version":
+        from seqpipe import __version__
+
+        print(f"seqpipe {__version__}")
+        return 0
+    asked = bool(arguments) and arguments[0] in ("-h", "--help")
+    print(_overview(), file=sys.stdout if asked else sys.stderr)
+    if arguments and not asked:
+        print(f"\nseqpipe: no command {arguments[0]!r}", file=sys.stderr)
+    return 0 if asked else 2
+
+
+def run(name: str, argv: Sequence[str]) -> int:
+    """Run one command; return the exit code."""
+    kind, command = COMMANDS[name]
+    try:
+        chosen: Any = tyro.cli(kind, args=list(argv), prog=f"seqpipe {name}")
+        print(command(chosen))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except SeqpipeError as error:
+        print(f"seqpipe {name}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output has gone, as in ``seqpipe describe x.h5 | head``.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"seqpipe {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nseqpipe {name}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _overview() -> str:
+    lines = ["usage: seqpipe COMMAND ...        (seqpipe COMMAND --help says more)", ""]
+    for name, (kind, _) in COMMANDS.items():
+        lines.append(f"  {name:16} {(kind.__doc__ or '').splitlines()[0]}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

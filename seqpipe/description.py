@@ -1,0 +1,123 @@
+"""Say what is inside a store, from its header and a look at its lengths.
+
+Place in the flow: seqs.h5 -> store -> [description] -> text, JSON or a plot.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqpipe.batching import padding_share, plan_batches
+from seqpipe.errors import OptionError
+from seqpipe.options import DescribeOptions
+from seqpipe.publish import published
+from seqpipe.sequences import SequenceDataset
+from seqpipe.store import Store
+from seqpipe.summary import describe_labels
+
+MOST_LENGTHS = 1_000_000  # looked at to predict the padding
+BATCH_SIZE = 32
+
+
+def describe(options: DescribeOptions) -> str:
+    """Return the description of a store, as text or JSON.
+
+    Raises:
+        StoreError: the store cannot be read.
+        OptionError: a plot is asked for and matplotlib is not installed.
+    """
+    store = Store(options.store)
+    if options.plot is not None:
+        plot_lengths(store, options.plot)
+    content = describe_store(store)
+    content["head"] = [_sample(store, row) for row in range(min(options.head, len(store)))]
+    return json.dumps(content, indent=2, ensure_ascii=False) if options.json else _as_text(store, content)
+
+
+def describe_store(store: Store) -> dict[str, Any]:
+    """Return what is inside a store, JSON-able: its header, its arrays, and the padding to expect."""
+    looked_at = min(len(store), MOST_LENGTHS)
+    lengths = store.lengths(slice(0, looked_at))
+    padding = {
+        name: round(100 * padding_share(lengths, plan_batches(lengths, batch_size=BATCH_SIZE, shuffle=True,
+                                                              bucket=bucket)), 2)
+        for name, bucket in (("random", False), ("bucketed", True))
+    }
+    return {
+        "path": str(store.path),
+        "file_bytes": store.path.stat().st_size,
+        **store.header,
+        "arrays": {name: f"{array.dtype} {array.shape}" for name, array in store.arrays.items()
+                   if not name.startswith("checksums/")},
+        "padding_percent": {"batch_size": BATCH_SIZE, "lengths_looked_at": looked_at, **padding},
+    }
+
+
+def plot_lengths(store: Store, path: Path) -> None:
+    """Draw the lengths of each split as a PNG."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise OptionError("--plot needs matplotlib; install it with: pip install 'torch-seqpipe[plot]'") from None
+    named = {name: part for name, part in store.header["splits"].items() if name != "all" and part["sequences"]}
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, part in (named or store.header["splits"]).items():
+        edges = part["lengths"]["histogram"]["edges"]
+        # Bins differ in width and splits in size: sequences per unit of length, as a share of the split.
+        density = np.array(part["lengths"]["histogram"]["counts"]) / np.diff(edges) / part["sequences"]
+        axes.stairs(density, edges, label=f"{name} ({part['sequences']:,})", linewidth=1.6)
+    axes.set(xlabel="length (elements)", ylabel="share of sequences per element", title=store.path.name)
+    every = store.header["splits"]["all"]["lengths"]
+    if every["max"] > 20 * max(every["median"], 1):
+        axes.set_xscale("log")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    with published(path) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+def _sample(store: Store, row: int) -> dict[str, Any]:
+    sequence, metadata = SequenceDataset(store)[row]
+    shown = (store.alphabet.decode(sequence[:60]) + ("…" if len(sequence) > 60 else "") if store.alphabet
+             else np.array2string(sequence[:2], precision=4, threshold=12).replace("\n", ""))
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metadata.items()
+             if not isinstance(value, np.ndarray)}
+    return {**plain, "length": len(sequence), "sequence": shown}
+
+
+def _as_text(store: Store, content: dict[str, Any]) -> str:
+    encoding = content["encoding"]
+    symbols = encoding.get("symbols", "")
+    what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1:,} symbols"
+            + (f" ({symbols})" if 0 < len(symbols) <= 40 else "") + f", pad id {encoding['pad_id']}"
+            if store.kind == "tokens" else f"{encoding['num_channels']} channels, {encoding['dtype']}")
+    lines = [
+        f"{store.path}: {content['file_bytes'] / 1e6:,.1f} MB",
+        f"kind      {store.kind}, {what}",
+        f"labels    {describe_labels(content)}",
+        f"columns   {', '.join(content['columns'])}",
+        "",
+        f"{'split':8} {'sequences':>12} {'values':>14} {'min':>8} {'median':>8} {'mean':>8} {'max':>9}  classes",
+    ]
+    for name, part in content["splits"].items():
+        spread = part.get("lengths", dict.fromkeys(("min", "median", "mean", "max"), 0))
+        classes = part.get("classes", [])
+        shown = ", ".join(f"{store.classes[i]} {classes[i]:,}" for i in range(min(len(classes), 6)))
+        lines.append(f"{name:8} {part['sequences']:12,} {part['values']:14,} {spread['min']:8,} "
+                     f"{spread['median']:8,g} {spread['mean']:8,.1f} {spread['max']:9,}  "
+                     f"{shown}{', …' if len(classes) > 6 else ''}")
+    padding = content["padding_percent"]
+    lines += ["", f"padding   batches of {padding['batch_size']}: random {padding['random']:.1f} %, by length "
+                  f"{padding['bucketed']:.1f} % (from {padding['lengths_looked_at']:,} lengths)"]
+    for source in content["provenance"]["sources"]:
+        lines.append(f"source    {source['name']}, {source['size']:,} bytes, SHA-256 {source['sha256'][:16]}…")
+    options = {name: value for name, value in content["provenance"]["options"].items() if value is not None}
+    lines.append("options   " + ", ".join(f"{name}={value}" for name, value in options.items()))
+    for sample in content["head"]:
+        lines.append("sample    " + ", ".join(f"{name}={value}" for name, value in sample.items()))
+    return "\n".join(lines)

@@ -1,0 +1,39 @@
+"""Errors a user can mend. Every message says where, what was found, what was expected, and what to do.
+
+Each class takes one positional argument, the whole message: a DataLoader worker can then
+rebuild the error, type and text, in the parent process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SeqpipeError(Exception):
+    """Something is wrong with a file, an option or the machine, and the message says what.
+
+    Attributes:
+        path: the file concerned, or None. Also part of the message.
+        line: 1-based line of the decompressed text, or None. Also part of the message.
+    """
+
+    def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line
+
+
+class RawFormatError(SeqpipeError):
+    """A raw file breaks its format, or holds something the options do not allow."""
+
+
+class StoreError(SeqpipeError):
+    """A file is not a seqpipe store, or a damaged one."""
+
+
+class CheckpointError(SeqpipeError):
+    """A checkpoint cannot be read, or does not fit what it is used for."""
+
+
+class OptionError(SeqpipeError):
+    """An option does not fit the data or the machine."""

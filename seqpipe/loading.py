@@ -1,0 +1,199 @@
+"""One call from a store to a DataLoader of padded batches.
+
+Place in the flow: sequences + samplers + collate -> [loading] -> training.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Subset
+
+from seqpipe.batch import Batch
+from seqpipe.collate import PADDINGS
+from seqpipe.errors import SeqpipeError
+from seqpipe.samplers import LengthBatchSampler
+from seqpipe.sequences import SequenceDataset, Transform
+
+DEFAULT_BATCH_SIZE = 32
+MAIN_GUARD = """\
+A loader process died while it started. Under the start method {method!r} each such process runs your
+script again from its top, so the code that uses the loader must stand below these two lines:
+
+if __name__ == "__main__":
+    main()
+
+(put it into a function main; or use num_workers=0, or multiprocessing_context="fork" on Linux)"""
+
+
+class SequenceLoader(DataLoader[Any]):
+    """A DataLoader whose order depends on (seed, epoch) alone.
+
+    Each new iteration is the next epoch, from 0 on, unless ``set_epoch`` said another.
+    Made by ``get_dataloader``.
+    """
+
+    def __init__(self, dataset: SequenceDataset | Subset, batch_sampler: LengthBatchSampler, **options: Any) -> None:
+        # Without a generator of its own, each iteration would draw from torch's global one.
+        generator = torch.Generator().manual_seed(0)
+        super().__init__(dataset, batch_sampler=batch_sampler, generator=generator, **options)
+        self._plan = batch_sampler
+        self._sequences = base_dataset(dataset)
+        self._next_epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be epoch ``epoch`` (0-based)."""
+        self._next_epoch = epoch
+
+    def __iter__(self) -> Any:
+        self._plan.set_epoch(self._next_epoch)
+        self._sequences.epoch = self._next_epoch
+        self._next_epoch += 1
+        try:
+            batches = super().__iter__()
+        except RuntimeError as error:
+            self._explain_start(error)
+            raise
+        return self._batches(batches)
+
+    def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        try:
+            first = next(batches, None)
+        except (RuntimeError, OSError, EOFError) as error:
+            self._explain_start(error)
+            raise
+        if first is not None:
+            yield first
+            yield from batches
+
+    def _explain_start(self, error: Exception) -> None:
+        """Raise the two lines to add where a worker could not start for want of a ``__main__`` guard."""
+        method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
+        method = method or torch.multiprocessing.get_start_method()
+        # torch's words for a worker that died, and Python's for a start within a start.
+        died = isinstance(error, OSError | EOFError) or "exited unexpectedly" in str(error)
+        if self.num_workers and method != "fork" and (died or "bootstrapping phase" in str(error)):
+            raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
+
+
+def get_dataloader(
+    data: Path | str | SequenceDataset | Subset,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    transform: Transform | None = None,
+    subset: int | None = None,
+    num_workers: int | Literal["auto"] = "auto",
+    split: str | None = None,
+    bucket: bool | None = None,
+    padding: str = "fill",
+    padding_side: str = "right",
+    pad_to_multiple: int = 1,
+    drop_last: bool = False,
+    pin_memory: bool | Literal["auto"] = "auto",
+    seed: int = 0,
+    **options: Any,
+) -> SequenceLoader:
+    """Return a DataLoader of padded ``Batch``es.
+
+    Args:
+        data: path of a store, a SequenceDataset, or a Subset of one (``random_split`` makes them).
+        batch_size: sequences a batch; None is 32.
+        shuffle: a new order each epoch, drawn from (seed, epoch).
+        transform: see SequenceDataset; only with a path.
+        subset: only the first ``subset`` sequences in the store's order, after the split.
+        num_workers: loader processes; ``auto`` is 0 unless there is a transform.
+        split: only this split; only with a path.
+        bucket: sequences of like length into one batch; None follows ``shuffle``.
+        padding: ``fill``, ``pad_sequence`` or ``manual``: the collate function.
+        padding_side: ``right`` or ``left``.
+        pad_to_multiple: the padded length is rounded up to a multiple of this.
+        drop_last: leave out a batch that is not full.
+        pin_memory: page-locked batches; ``auto`` where there is CUDA.
+        seed: of the order and of the transform.
+        options: further arguments of torch's DataLoader, such as ``multiprocessing_context``.
+
+    Raises:
+        StoreError: the path is no store, or has no such split.
+        ValueError: an argument is out of range or does not go with another.
+    """
+    dataset = _as_dataset(data, split, transform, seed)
+    if subset is not None:
+        if subset < 1:
+            raise ValueError(f"subset={subset}; expected 1 or more sequences")
+        print(f"subset: the first {min(subset, len(dataset)):,} of {len(dataset):,} sequences", file=sys.stderr)
+        dataset = Subset(dataset, range(min(subset, len(dataset))))
+    batch_size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size
+    if batch_size < 1 or pad_to_multiple < 1:
+        raise ValueError(f"batch_size={batch_size}, pad_to_multiple={pad_to_multiple}; expected 1 or more")
+    if padding not in PADDINGS:
+        raise ValueError(f"padding={padding!r}; expected one of {', '.join(PADDINGS)}")
+    if padding_side not in ("right", "left"):
+        raise ValueError(f"padding_side={padding_side!r}; expected 'right' or 'left'")
+    has_transform = base_dataset(dataset).transform is not None
+    if has_transform and options.get("persistent_workers"):
+        raise ValueError("persistent_workers=True keeps a transform at the first epoch's draws; leave it out")
+    workers = _auto_workers(has_transform) if num_workers == "auto" else num_workers
+    sampler = LengthBatchSampler(
+        sequence_lengths(dataset), batch_size=batch_size, shuffle=shuffle,
+        bucket=shuffle if bucket is None else bucket, drop_last=drop_last, seed=seed,
+    )
+    return SequenceLoader(
+        dataset,
+        sampler,
+        collate_fn=functools.partial(PADDINGS[padding], padding_side=padding_side, pad_to_multiple=pad_to_multiple),
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available() if pin_memory == "auto" else pin_memory,
+        **options,
+    )
+
+
+def base_dataset(dataset: SequenceDataset | Subset) -> SequenceDataset:
+    """Return the SequenceDataset below any number of Subsets."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset  # type: ignore[assignment]
+    if not isinstance(dataset, SequenceDataset):
+        raise ValueError(f"found a {type(dataset).__name__}; expected a path, a SequenceDataset or a Subset of one")
+    return dataset
+
+
+def sequence_lengths(dataset: SequenceDataset | Subset) -> Any:
+    """Return the lengths of a dataset in its own order: lazy, or an (n,) int64 array for a Subset."""
+    if isinstance(dataset, Subset):
+        indices = np.asarray(dataset.indices, np.int64)
+        return sequence_lengths(dataset.dataset)[indices]  # type: ignore[arg-type]
+    return dataset.lengths
+
+
+def store_rows(dataset: SequenceDataset | Subset) -> np.ndarray:
+    """Return the (n,) int64 rows of the whole store that a dataset holds, in its order."""
+    if isinstance(dataset, Subset):
+        return store_rows(dataset.dataset)[np.asarray(dataset.indices, np.int64)]  # type: ignore[arg-type]
+    if dataset.split is None:
+        return np.arange(len(dataset.store))
+    return dataset.store.split_rows(dataset.split).astype(np.int64)
+
+
+def _as_dataset(
+    data: Path | str | SequenceDataset | Subset, split: str | None, transform: Transform | None, seed: int
+) -> SequenceDataset | Subset:
+    if isinstance(data, Path | str):
+        return SequenceDataset(data, split, transform, seed=seed)
+    if split is not None or transform is not None:
+        raise ValueError("split and transform go with a path; for a dataset give them to SequenceDataset")
+    base_dataset(data)
+    return data
+
+
+def _auto_workers(has_transform: bool) -> int:
+    """Return how many loader processes pay: none on a mapped store, unless a transform does work."""
+    if not has_transform:
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(0, min(4, cores - 1))

@@ -1,0 +1,169 @@
+"""Find where the arrays of an HDF5 file lie, believing nothing the file says.
+
+Place in the flow: seqs.h5 -> [locate] -> store (which maps the bytes and reads them).
+
+h5py opens the file, says where each array starts, and is closed again; it reads no data. Only
+the objects of ``layout`` are opened, by hard links, one path component at a time. Refused are
+links of other kinds, external or virtual storage, chunks and filters, types that are not plain
+numbers, and arrays that overlap or reach past the end of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from seqpipe.errors import StoreError
+from seqpipe.layout import FORMAT, FORMAT_VERSION, GROUPS, NUMBER_TYPES, SIGNATURE
+
+MAX_LINKS = 10_000  # per group
+MAX_DEPTH = 4  # /checksums/metadata/NAME/values
+ROOT = frozenset(GROUPS) | {"values", "offsets", "header"}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One array inside the file: where it starts, in bytes, and how to read it."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        size = self.dtype.itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+
+def locate(path: Path) -> dict[str, Extent]:
+    """Return every array of the store at ``path`` by its path inside the file.
+
+    Raises:
+        StoreError: the file is missing, not a store, truncated, of a newer version, incomplete,
+            or holds anything a store does not.
+    """
+    size = _check_file(path)
+    try:
+        file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0)
+    except OSError as error:
+        reason = "it is cut short" if "truncated" in str(error) else "HDF5 cannot open it"
+        raise StoreError(
+            f"{path}: damaged: {reason} ({error}); copy it again, or make it again with preprocess", path=path
+        ) from None
+    try:
+        with file:
+            _check_attributes(path, file)
+            extents = dict(_walk(path, file.id, ""))
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise StoreError(f"{path}: damaged: HDF5 cannot read its structure ({error})", path=path) from None
+    _check_extents(path, extents, size)
+    return extents
+
+
+def _check_file(path: Path) -> int:
+    """Return the size in bytes of a regular file that starts like HDF5."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: no such file; make a store with: seqpipe preprocess RAW --out {path}",
+                         path=path) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path}: expected a store, found something that is no regular file", path=path)
+    with open(path, "rb") as file:
+        start = file.read(len(SIGNATURE))
+    if start != SIGNATURE:
+        cut = " (or one cut to almost nothing)" if SIGNATURE.startswith(start) else ""
+        raise StoreError(
+            f"{path}: not a seqpipe store{cut}: it does not start with the HDF5 signature; "
+            "turn raw files into one with: seqpipe preprocess RAW --out seqs.h5",
+            path=path,
+        )
+    return status.st_size
+
+
+def _check_attributes(path: Path, file: h5py.File) -> None:
+    found = file.attrs["format"] if "format" in file.attrs else None
+    if found != FORMAT.encode():
+        raise StoreError(
+            f"{path}: an HDF5 file, but not a seqpipe store: expected the root attribute "
+            f"format={FORMAT!r}, found {found!r}",
+            path=path,
+        )
+    version = int(file.attrs["format_version"])
+    if version > FORMAT_VERSION:
+        raise StoreError(
+            f"{path}: store of format version {version}, this seqpipe reads up to {FORMAT_VERSION}; "
+            "install a newer seqpipe",
+            path=path,
+        )
+    if int(file.attrs["complete"]) != 1:
+        raise StoreError(f"{path}: incomplete: its writing never ended; make it again with preprocess", path=path)
+
+
+def _walk(path: Path, group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[str, Extent]]:
+    """Yield the arrays below ``group``, a group reached by hard links alone."""
+    def refuse(name: str, found: str) -> StoreError:
+        return StoreError(
+            f"{path}: /{prefix}{name} is {found}, which a store never holds; do not trust this file", path=path
+        )
+
+    if group.get_num_objs() > MAX_LINKS or prefix.count("/") > MAX_DEPTH:
+        raise refuse("", f"a group of {group.get_num_objs()} links at depth {prefix.count('/')}")
+    for index in range(group.get_num_objs()):
+        raw = group.get_objname_by_idx(index)
+        name = raw.decode("utf-8", "backslashreplace")
+        if group.links.get_info(raw).type != h5py.h5l.TYPE_HARD:
+            raise refuse(name, "a soft or external link")
+        if not prefix and name not in ROOT:
+            raise refuse(name, "an unknown object")
+        obj = h5py.h5o.open(group, raw)
+        if isinstance(obj, h5py.h5g.GroupID) and (prefix or name in GROUPS):
+            yield from _walk(path, obj, f"{prefix}{name}/")
+        elif isinstance(obj, h5py.h5d.DatasetID):
+            problem, extent = _extent(obj)
+            if extent is None:
+                raise refuse(name, problem)
+            yield prefix + name, extent
+        else:
+            raise refuse(name, "neither the group nor the array expected there")
+
+
+def _extent(dataset: h5py.h5d.DatasetID) -> tuple[str, Extent | None]:
+    """Return the extent of a plain array, or what is wrong with it and None."""
+    properties = dataset.get_create_plist()
+    if properties.get_external_count() > 0:
+        return "an array with external storage", None
+    if properties.get_layout() != h5py.h5d.CONTIGUOUS or properties.get_nfilters():
+        return "an array in chunks, virtual or compressed", None
+    if dataset.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+        return "an array of something else than numbers", None
+    if dataset.dtype.str not in NUMBER_TYPES:
+        return f"an array of {dataset.dtype.str}", None
+    if dataset.get_space().get_simple_extent_type() != h5py.h5s.SIMPLE:
+        return "not a simple array", None
+    extent = Extent(dataset.get_offset() or 0, tuple(map(int, dataset.shape)), dataset.dtype)
+    if dataset.get_storage_size() != extent.num_bytes or (extent.num_bytes and not extent.offset):
+        return f"an array of shape {extent.shape} with only {dataset.get_storage_size()} bytes", None
+    return "", extent
+
+
+def _check_extents(path: Path, extents: dict[str, Extent], size: int) -> None:
+    """Refuse arrays that overlap, are not aligned, or reach past the end of the file."""
+    end, before = 0, "the start of the file"
+    for name, extent in sorted(extents.items(), key=lambda item: item[1].offset):
+        if not extent.num_bytes:
+            continue
+        if extent.offset < end or extent.offset % extent.dtype.itemsize:
+            raise StoreError(f"{path}: /{name} overlaps {before} or is not aligned; do not trust this file",
+                             path=path)
+        end, before = extent.offset + extent.num_bytes, f"/{name}"
+        if end > size:
+            raise StoreError(f"{path}: cut short: /{name} ends at byte {end}, the file at {size}", path=path)

@@ -1,0 +1,223 @@
+"""What every command can be told: one frozen dataclass a command, its fields the flags.
+
+Light on purpose: the command line is built from this module alone, so that ``--help`` needs
+neither torch nor h5py. Each field's docstring is the flag's help text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from seqpipe.errors import OptionError
+
+RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...")]]
+StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
+Padding = Literal["fill", "pad_sequence", "manual"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessOptions:
+    """Turn raw sequence files into one store.
+
+    Strict by default: an unknown symbol, a duplicate id, an empty sequence or a missing label is
+    an error that names file and line, and leaves no output behind.
+
+    Example: seqpipe preprocess data/amp/amp.fasta --labels data/amp/labels.tsv
+    --label-column label --split column:split --out amp.h5
+    """
+
+    raw: RawFiles
+    """Raw files, read in this order."""
+    out: Path
+    """Store to write."""
+    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts"] = "auto"
+    """Format of the raw files; auto looks at the content, then at the name."""
+    alphabet: str = "auto"
+    """auto, dna, rna, iupac, protein, chars, bytes, ints, or a file with one symbol a line."""
+    id_column: str | None = None
+    """Column or key with the ids (default: id, where there is one; else ids are FILE:n)."""
+    sequence_column: str | None = None
+    """Column or key with the sequence (default: sequence, seq, text, tokens or values)."""
+    label_column: str | None = None
+    """Column or key with the label (default: label, where there is one)."""
+    labels: Path | None = None
+    """CSV or TSV with an id column, joined by id; its other columns become metadata."""
+    label_type: Literal["auto", "class", "number", "none"] = "auto"
+    """How labels are read; auto: a class, or a number where any label has a fraction."""
+    split: str = "0.8,0.1,0.1"
+    """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file, none."""
+    encoding: str = "utf-8"
+    """Encoding of the raw text."""
+    seed: int = 0
+    """Keys the random split."""
+    overwrite: bool = False
+    """Replace OUT when it exists."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribeOptions:
+    """Say what is inside a store: kind, encoding, lengths and classes per split, provenance."""
+
+    store: StoreFile
+    """Store to describe."""
+    json: bool = False
+    """Print JSON."""
+    head: int = 0
+    """Also print the first HEAD sequences."""
+    plot: Path | None = None
+    """Also draw the lengths of each split into this PNG (needs the extra "plot")."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, head=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Check every checksum, offset, token and id of a store; exit 1 and name the place when one is off."""
+
+    store: StoreFile
+    """Store to check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Train an RNN on a store, on CUDA where there is one, else on the CPU.
+
+    Without --data: on the built-in peptides (data/amp), from raw FASTA to test accuracy.
+    """
+
+    data: Path | None = None
+    """Store to train on."""
+    out: Path | None = None
+    """Run directory (default: runs/STEM-NNN, new each time)."""
+    task: Literal["auto", "classify", "regress", "lm"] = "auto"
+    """auto: classify with classes, regress with numbers, else lm (predict the next token)."""
+    model: Literal["rnn", "gru", "lstm"] = "lstm"
+    """Kind of recurrent cell."""
+    embedding_dim: int = 64
+    """Width of the token embedding, or of the projected features."""
+    hidden_dim: int = 128
+    """Width of the recurrent state, per direction."""
+    layers: int = 1
+    """Recurrent layers."""
+    bidirectional: bool = True
+    """Read in both directions (lm reads forward only)."""
+    dropout: float = 0.2
+    """Share of units dropped between layers and before the output."""
+    pooling: Literal["last", "mean", "max", "attention"] = "last"
+    """How the states of a sequence become one vector."""
+    rnn_path: Literal["auto", "masked", "packed"] = "auto"
+    """masked: padded kernels, fast on a CPU; packed: PackedSequence; auto: by device."""
+    epochs: int | None = None
+    """Passes over the train split (default: 15, or as many as make 1,000 steps; at most 100)."""
+    max_steps: int | None = None
+    """Stop after this many optimizer steps."""
+    max_time: float | None = None
+    """Stop after this many seconds of training."""
+    batch_size: int = 32
+    """Sequences a batch."""
+    bucket: bool = True
+    """Put sequences of like length into one batch."""
+    padding: Padding = "fill"
+    """Collate function."""
+    lr: float = 2e-3
+    """Learning rate of AdamW, lowered to 0 over the run along a cosine."""
+    weight_decay: float = 0.01
+    """Weight decay of AdamW."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    device: Device = "auto"
+    """Where to train."""
+    num_workers: int | Literal["auto"] = "auto"
+    """Loader processes; auto is 0: a mapped store is faster without."""
+    log_every: int = 50
+    """Steps between two lines of metrics.jsonl."""
+    subset: int | None = None
+    """Train on the first SUBSET sequences of the train split only."""
+    seed: int = 0
+    """Keys the initial weights, the order and the dropout."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, embedding_dim=1, hidden_dim=1, layers=1, epochs=1, max_steps=1, batch_size=1,
+                       log_every=1, subset=1, seed=0, num_workers=0, weight_decay=0)
+        _check_above_zero(self, "lr", "clip", "max_time")
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"--dropout {self.dropout}: expected 0 <= dropout < 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Predict with a trained network: raw input in, one row a record out, in the order of the input."""
+
+    checkpoint: Path
+    """best.pt or last.pt of a run directory."""
+    input: tuple[Path, ...] = ()
+    """Raw files, read as the network's training data were."""
+    data: Path | None = None
+    """A store instead of raw files; also prints the metrics where it has labels."""
+    split: str | None = None
+    """With --data: only this split."""
+    out: Path
+    """Table to write (TSV): id, prediction, and p_CLASS for each class."""
+    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts"] | None = None
+    """Format of the raw files (default: that of the training data)."""
+    id_column: str | None = None
+    """Column or key with the ids (default: as in training)."""
+    sequence_column: str | None = None
+    """Column or key with the sequence (default: as in training)."""
+    encoding: str | None = None
+    """Encoding of the raw text (default: as in training)."""
+    batch_size: int = 64
+    """Sequences a batch."""
+    device: Device = "auto"
+    """Where to predict."""
+    overwrite: bool = False
+    """Replace OUT when it exists."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, batch_size=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePaddingOptions:
+    """Measure the padding strategies on your own data, random and length-sorted batches."""
+
+    data: Path
+    """Store to read."""
+    out: Path | None = None
+    """Folder for comparison.csv (default: only the table is printed)."""
+    split: str | None = None
+    """Only this split."""
+    batch_size: int = 64
+    """Sequences a batch."""
+    max_batches: int = 200
+    """Batches measured per strategy and round, at most."""
+    rounds: int = 5
+    """Rounds, strategies taking turns; the median is reported."""
+    seed: int = 0
+    """Keys the order of the batches."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, batch_size=1, max_batches=1, rounds=1, seed=0)
+
+
+def _check_minimum(options: object, **minimum: int) -> None:
+    for name, least in minimum.items():
+        value = getattr(options, name)
+        if isinstance(value, int | float) and value < least:
+            raise OptionError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
+
+
+def _check_above_zero(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise OptionError(f"--{name.replace('_', '-')} {value}: expected more than 0")

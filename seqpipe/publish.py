@@ -1,0 +1,43 @@
+"""Give a file its name only when it is whole: temp file, fsync, rename, fsync of the folder.
+
+A kill at any moment leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def published(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+    """Open a temporary file beside ``path``; it takes the name ``path`` when the block ends well.
+
+    Args:
+        path: the file to write.
+        mode: ``wb`` or ``w``.
+        options: further arguments of ``open``, such as ``encoding``.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, mode, **options) as file:
+            yield file
+        move_into_place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Rename ``temporary`` to ``path``, in the same folder or file system, durably."""
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if os.name == "posix":
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Raw file -> records: one iterator for every format.
+
+    compressed   tell gzip, bzip2 and xz by content, and decompress them
+    raw          RawFile: open, decode, count lines, name the place of an error
+    fastx        FASTA, FASTQ
+    tables       CSV, TSV; the table of --labels
+    jsonl        JSON Lines
+    text         one sequence a line
+    ts           the .ts format of the UEA and UCR time series archives
+
+Every reader is strict and streams: it yields a record as soon as it is read, keeps nothing
+behind it, and raises RawFormatError where a line breaks the format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from seqpipe.errors import OptionError
+from seqpipe.readers.compressed import SUFFIXES
+from seqpipe.readers.fastx import read_fasta, read_fastq
+from seqpipe.readers.jsonl import read_jsonl
+from seqpipe.readers.raw import RawFile
+from seqpipe.readers.tables import read_table
+from seqpipe.readers.text import read_text
+from seqpipe.readers.ts import HEADER_TAGS, read_ts
+from seqpipe.records import ColumnChoice, Record
+
+FORMATS = ("fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts")
+
+_BY_SUFFIX = {
+    ".fa": "fasta", ".fasta": "fasta", ".fna": "fasta", ".ffn": "fasta", ".faa": "fasta",
+    ".fq": "fastq", ".fastq": "fastq", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".ts": "ts",
+}
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+# What the first lines of a format look like; line ends are LF by then.
+_BY_CONTENT = {
+    "fasta": re.compile(r"(;[^\n]*\n|[ \t]*\n)*>"),
+    "fastq": re.compile(r"([ \t]*\n)*@[^\n]+\n([^+@\n][^\n]*\n|\n)*\+"),
+    "jsonl": re.compile(r'\s*\{\s*"'),
+    "ts": re.compile(rf"(#[^\n]*\n|[ \t]*\n)*({'|'.join(HEADER_TAGS)})\b", re.IGNORECASE),
+}
+
+
+def detect_format(raw: RawFile) -> str:
+    """Return one of ``FORMATS``: what the first 64 KiB show, else what the name says.
+
+    Raises:
+        RawFormatError: neither tells, or the file is HDF5.
+    """
+    if raw.head().startswith(_HDF5):
+        raise raw.error(
+            "is an HDF5 file, which cannot be imported as text; a store needs no import, and other "
+            f"HDF5 files must be written as one of {', '.join(FORMATS)} first"
+        )
+    text = raw.head().decode(raw.encoding, "replace").removeprefix("\ufeff")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    for name, pattern in _BY_CONTENT.items():
+        if pattern.match(text):
+            return name
+    suffixes = [suffix.lower() for suffix in raw.path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in SUFFIXES:
+        suffixes.pop()
+    if suffixes and suffixes[-1] in _BY_SUFFIX:
+        return _BY_SUFFIX[suffixes[-1]]
+    if not text:
+        raise raw.error("no record: the file is empty")
+    raise raw.error(
+        f"neither the first lines nor the name tell the format, one of {', '.join(FORMATS)}; name "
+        "it with --format"
+    )
+
+
+def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[Record]:
+    """Yield the records of a file in its order.
+
+    Args:
+        raw: the open file, of which no line was read yet.
+        format: one of ``FORMATS``.
+        columns: which columns or keys hold the id and the sequence; tables and JSON Lines
+            only, the other formats have their own places for both.
+
+    Raises:
+        RawFormatError: a line breaks the format, or there is no record at all.
+        OptionError: ``format`` is unknown.
+    """
+    if format == "fasta":
+        records = read_fasta(raw)
+    elif format == "fastq":
+        records = read_fastq(raw)
+    elif format == "csv":
+        records = read_table(raw, columns, ",")
+    elif format == "tsv":
+        records = read_table(raw, columns, "\t")
+    elif format == "jsonl":
+        records = read_jsonl(raw, columns)
+    elif format == "text":
+        records = read_text(raw)
+    elif format == "ts":
+        records = read_ts(raw)
+    else:
+        raise OptionError(f"--format {format!r} is unknown; take one of {', '.join(FORMATS)}")
+    first = next(records, None)
+    if first is None:
+        found = f"its {raw.line} lines hold none" if raw.line else "the file is empty"
+        raise raw.error(f"no record: {found}; expected at least one record in format {format}")
+    yield first
+    yield from records

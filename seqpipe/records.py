@@ -1,0 +1,92 @@
+"""One raw entry of any format, and the choices that every reader takes.
+
+Place in the flow: raw file -> readers -> [records] -> encoding -> writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from seqpipe.errors import RawFormatError
+
+SEQUENCE_NAMES = ("sequence", "seq", "text", "tokens", "values")
+
+
+@dataclass(slots=True)
+class Record:
+    """One parsed raw entry.
+
+    Attributes:
+        id: the record's own id, never empty; or None where the input has none.
+        sequence: text; or (T,) int64 token values as the file has them (not yet shifted past
+            the pad id); or (T, C) float64 features, all finite. May be empty: whether that is
+            allowed is not the reader's question.
+        columns: every further column as text, byte for byte, the label among them.
+        path: the file it was read from.
+        line: 1-based line of the decompressed text where the record starts.
+        sequence_line: line where the sequence starts.
+    """
+
+    id: str | None
+    sequence: str | np.ndarray
+    columns: dict[str, str]
+    path: Path
+    line: int
+    sequence_line: int = 0
+
+    def error(self, message: str, *, line: int | None = None) -> RawFormatError:
+        """Return the error that names this record's place and id in front of ``message``."""
+        at = line or self.line
+        name = "" if self.id is None else f"record {self.id!r}: "
+        return RawFormatError(f"{self.path}:{at}: {name}{message}", path=self.path, line=at)
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Which column of a table, or key of an object, holds what.
+
+    Attributes:
+        id: column with the ids; None takes "id" where there is one, else records have no id.
+        sequence: column with the sequence; None takes the first of ``SEQUENCE_NAMES`` there is.
+        encoding: how text files are decoded.
+    """
+
+    id: str | None = None
+    sequence: str | None = None
+    encoding: str = "utf-8"
+
+    def find(
+        self, names: Collection[str], error: Callable[[str], RawFormatError]
+    ) -> tuple[str | None, str]:
+        """Return the names of the id column (or None) and of the sequence column.
+
+        Args:
+            names: the columns there are, in order.
+            error: makes the error from a message; it adds the place.
+
+        Raises:
+            RawFormatError: a named column is not there, none can be the sequence, or one
+                column is named for both.
+        """
+        there = f"the columns are {', '.join(map(repr, names)) or 'none'}"
+        for option, name in (("--id-column", self.id), ("--sequence-column", self.sequence)):
+            if name is not None and name not in names:
+                raise error(f"there is no column {name!r}; {there}; name one of them with {option}")
+        id_name = self.id or ("id" if "id" in names and self.sequence != "id" else None)
+        free = (name for name in SEQUENCE_NAMES if name in names and name != id_name)
+        sequence_name = self.sequence or next(free, None)
+        if sequence_name is None:
+            raise error(
+                f"no column can be told to be the sequence (one of {', '.join(SEQUENCE_NAMES)}); "
+                f"{there}; name the right one with --sequence-column"
+            )
+        if sequence_name == id_name:
+            raise error(
+                f"column {id_name!r} is named as id and as sequence; {there}; name two of them "
+                "with --id-column and --sequence-column"
+            )
+        return id_name, sequence_name

@@ -1,0 +1,335 @@
+"""Recurrent networks over padded batches; a sequence's result does not depend on its batch.
+
+Place in the flow: Batch.sequences, Batch.lengths -> [rnn] -> outputs -> loss, metrics, predictions.
+
+    1. tokens are embedded; features are standardised, then mapped linearly
+    2. each layer has one recurrent module a direction; the backward one reads every sequence
+       reversed within its length, and its outputs are put back in order
+    3. classify, regress: pool over the real positions, then a linear head;
+       lm: the head at every position
+
+Two ways to run step 2 share every parameter and give the same result:
+
+    masked   the padded kernels run past a sequence's end; what they give there is never used
+    packed   the padding is left out; on a CPU 2 to 10 times slower, more with longer sequences
+
+Both move vectors by row numbers: position t of sequence b is row b * T + t of the flattened
+batch, and one ``index_select`` reverses, packs, or does both at once.
+
+Terms:
+    B, T      sequences in the batch; padded length, T >= 1
+    C, E, H   channels per position; ``embedding_dim``; ``hidden_dim``
+    D         directions, 1 or 2
+    lengths   (B,) int64 on the CPU, positions per sequence before padding, 0 <= length <= T
+    mask      (B, T) bool, True where data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+CELLS: dict[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+TASKS = ("classify", "regress", "lm")
+POOLINGS = ("last", "mean", "max", "attention")
+RNN_PATHS = ("auto", "masked", "packed")
+PADDING_TOKEN = 0  # also the begin mark of lm
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What fixes a SequenceRNN: plain values, kept in checkpoints.
+
+    ``ModelConfig(**dataclasses.asdict(config)) == config``, also through JSON.
+
+    Attributes:
+        task: classify, regress, or lm (predict each token from those before it).
+        num_tokens: size of the alphabet, pad id 0 included; 0 for features.
+        num_channels: numbers per position; 0 for tokens.
+        num_outputs: classes; 1 for regress; ``num_tokens`` for lm.
+        model: the recurrent cell.
+        embedding_dim: width of what the first layer reads.
+        hidden_dim: width of one direction of one layer.
+        layers: number of recurrent layers.
+        bidirectional: read each sequence from both ends; not for lm.
+        dropout: share zeroed between layers and before the head, while training.
+        pooling: how the real positions become one vector; lm does not pool.
+        rnn_path: masked, packed, or auto: see ``choose_rnn_path``.
+
+    Raises:
+        ValueError: a value is out of range, or two do not fit together.
+    """
+
+    task: Literal["classify", "regress", "lm"]
+    num_tokens: int = 0
+    num_channels: int = 0
+    num_outputs: int
+    model: Literal["rnn", "gru", "lstm"]
+    embedding_dim: int
+    hidden_dim: int
+    layers: int
+    bidirectional: bool
+    dropout: float
+    pooling: Literal["last", "mean", "max", "attention"]
+    rnn_path: Literal["auto", "masked", "packed"]
+
+    def __post_init__(self) -> None:
+        expect = self._expect
+        choices = {"task": TASKS, "model": tuple(CELLS), "pooling": POOLINGS, "rnn_path": RNN_PATHS}
+        for name, names in choices.items():
+            expect(name, getattr(self, name) in names, f"one of {', '.join(names)}")
+        for name in ("num_outputs", "embedding_dim", "hidden_dim", "layers"):
+            expect(name, is_count(getattr(self, name)) and getattr(self, name) > 0, "an integer >= 1")
+        for name in ("num_tokens", "num_channels"):
+            expect(name, is_count(getattr(self, name)), "an integer >= 0")
+        expect("bidirectional", isinstance(self.bidirectional, bool), "True or False")
+        expect("dropout", is_share(self.dropout), "a number, 0 <= dropout < 1")
+        if self.num_channels:
+            expect("num_tokens", self.num_tokens == 0, f"0 with num_channels={self.num_channels}")
+        else:
+            expect("num_tokens", self.num_tokens >= 2, ">= 2 (pad id and one symbol), or num_channels >= 1")
+        if self.task == "regress":
+            expect("num_outputs", self.num_outputs == 1, "1 with task='regress'")
+        if self.task == "lm":
+            expect("num_channels", self.num_channels == 0, "0 with task='lm', which predicts tokens")
+            same = self.num_outputs == self.num_tokens
+            expect("num_outputs", same, f"num_tokens={self.num_tokens} with task='lm'")
+            expect("bidirectional", not self.bidirectional, "False with task='lm': it would read the answer")
+
+    def _expect(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise ValueError(f"ModelConfig: {name} is {getattr(self, name)!r}, expected {expected}")
+
+
+class SequenceRNN(nn.Module):
+    """Classify, regress or model right-padded sequences of unequal length.
+
+    In eval mode the output for a sequence is the same alone and in any batch, up to
+    rounding (1e-5 in float32), whatever stands in the padding. A sequence of length 0
+    pools to zeros, the initial state, so its output is the head's bias.
+
+    Attributes:
+        config: what it was built from.
+        mean, deviation: (C,) float64 buffers, features only; 0 and 1 until
+            ``set_statistics``. float64, because the difference of two large numbers
+            (times, positions) in float32 loses what matters.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.num_tokens:
+            self.embedding = nn.Embedding(config.num_tokens, config.embedding_dim, padding_idx=PADDING_TOKEN)
+        else:
+            self.register_buffer("mean", torch.zeros(config.num_channels, dtype=torch.float64))
+            self.register_buffer("deviation", torch.ones(config.num_channels, dtype=torch.float64))
+            self.projection = nn.Linear(config.num_channels, config.embedding_dim)
+        num_directions = 2 if config.bidirectional else 1
+        width = num_directions * config.hidden_dim
+        cell = CELLS[config.model]
+        self.layers = nn.ModuleList()
+        for input_dim in [config.embedding_dim] + [width] * (config.layers - 1):
+            directions = [cell(input_dim, config.hidden_dim, batch_first=True) for _ in range(num_directions)]
+            self.layers.append(nn.ModuleList(directions))
+        if config.task != "lm" and config.pooling == "attention":
+            self.query = nn.Parameter(torch.randn(width) / width**0.5)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(width, config.num_outputs)
+
+    def set_statistics(
+        self, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray
+    ) -> None:
+        """Standardise features by the train split's statistics; they travel in the state dict.
+
+        Args:
+            mean: (C,) mean of each channel.
+            deviation: (C,) standard deviation of each channel; 0, a constant channel, counts as 1.
+
+        Raises:
+            ValueError: the model reads tokens, a shape is not (C,), or a value cannot be used.
+        """
+        num_channels = self.config.num_channels
+        if num_channels == 0:
+            raise ValueError("set_statistics: the model reads tokens, expected one with num_channels >= 1")
+        for name, given in (("mean", mean), ("deviation", deviation)):
+            values = np.asarray(given, dtype=np.float64)
+            if values.shape != (num_channels,) or not np.isfinite(values).all():
+                raise ValueError(f"set_statistics: {name} is {given!r}, expected {num_channels} finite numbers")
+            if name == "deviation":
+                if values.min() < 0:
+                    raise ValueError(f"set_statistics: deviation is {given!r}, expected numbers >= 0")
+                values = np.where(values == 0, 1.0, values)
+            self.get_buffer(name).copy_(torch.tensor(values))
+
+    def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
+        """Return one output per sequence, or per position for lm.
+
+        Args:
+            sequences: (B, T) token ids of any integer dtype, or (B, T, C) numbers of any
+                real dtype; right-padded, on the model's device; token ids are not checked.
+            lengths: (B,) int64 on the CPU, 0 <= length <= T.
+
+        Returns:
+            classify: (B, num_outputs) logits; regress: (B, 1).
+            lm: (B, T, num_outputs) logits; position t predicts token t and has read the
+            tokens before it, so the first is predicted from the begin mark alone.
+            Positions t >= length carry no meaning.
+
+        Raises:
+            ValueError: a shape, dtype, device or length is not as above.
+        """
+        self._check(sequences, lengths)
+        device = sequences.device
+        counts = lengths.to(device, non_blocking=True)
+        mask = torch.arange(sequences.shape[1], device=device) < counts[:, None]
+        packed = choose_rnn_path(self.config.rnn_path, device) == "packed"
+        directions = (False, True) if self.config.bidirectional else (False,)
+        orders = [plan_order(lengths, mask, backward=backward, packed=packed) for backward in directions]
+        by_direction = self._run_layers(self._embed(sequences, mask), orders)
+        if self.config.task == "lm":
+            return self.head(self.dropout(by_direction[0]))
+        return self.head(self.dropout(self._pool(by_direction, mask, counts)))
+
+    def _check(self, sequences: Tensor, lengths: Tensor) -> None:
+        num_channels = self.config.num_channels
+        ends = (num_channels,) if num_channels else ()
+        if sequences.ndim != 2 + len(ends) or sequences.shape[2:] != ends or 0 in sequences.shape[:2]:
+            expected = ("B", "T", *ends)
+            raise ValueError(f"sequences has shape {tuple(sequences.shape)}, expected {expected}, B and T >= 1")
+        num_sequences, num_steps = sequences.shape[:2]
+        if lengths.dtype != torch.int64 or lengths.device.type != "cpu" or lengths.shape != (num_sequences,):
+            found = f"{tuple(lengths.shape)} {lengths.dtype} on {lengths.device}"
+            raise ValueError(f"lengths is {found}, expected ({num_sequences},) torch.int64 on cpu")
+        low, high = (int(value) for value in lengths.aminmax())
+        if low < 0 or high > num_steps:
+            raise ValueError(f"lengths reach from {low} to {high}, expected 0 <= length <= T={num_steps}")
+
+    def _embed(self, sequences: Tensor, mask: Tensor) -> Tensor:
+        """Return what the first layer reads, (B, T, E) in the dtype of the parameters."""
+        if self.config.num_channels:
+            standardised = (sequences.to(self.mean.dtype) - self.mean) / self.deviation
+            # A NaN in the padding, times a gradient of zero, would still be NaN.
+            clean = standardised.masked_fill(~mask[:, :, None], 0.0)
+            return self.projection(clean.to(self.projection.weight.dtype))
+        tokens = sequences.to(torch.int64)
+        if self.config.task == "lm":
+            begin = tokens.new_full((len(tokens), 1), PADDING_TOKEN)
+            tokens = torch.cat([begin, tokens[:, :-1]], dim=1)
+        return self.embedding(tokens)
+
+    def _run_layers(self, vectors: Tensor, orders: Sequence[ReadingOrder]) -> list[Tensor]:
+        """Return the last layer's outputs, (B, T, H) per direction, each at its own position."""
+        outputs: list[Tensor] = []
+        for layer in self.layers:
+            assert isinstance(layer, nn.ModuleList)
+            if outputs:
+                vectors = self.dropout(torch.cat(outputs, dim=2))
+            outputs = [run_in_order(rnn, vectors, order) for rnn, order in zip(layer, orders, strict=True)]
+        return outputs
+
+    def _pool(self, by_direction: list[Tensor], mask: Tensor, counts: Tensor) -> Tensor:
+        """Return (B, D * H), one vector of the real positions of each sequence; zeros if it has none."""
+        lowest = torch.finfo(by_direction[0].dtype).min
+        if self.config.pooling == "last":
+            # The backward direction ends where the sequence begins.
+            final_steps = [(counts - 1).clamp(min=0), torch.zeros_like(counts)]
+            sequence_numbers = torch.arange(len(counts), device=counts.device)
+            pooled = [outputs[sequence_numbers, steps] for outputs, steps in zip(by_direction, final_steps)]
+        elif self.config.pooling == "max":
+            absent = ~mask[:, :, None]
+            pooled = [outputs.masked_fill(absent, lowest).amax(dim=1) for outputs in by_direction]
+        else:
+            if self.config.pooling == "mean":
+                weights = mask / counts.clamp(min=1)[:, None]
+            else:
+                scores = torch.cat(by_direction, dim=2) @ self.query
+                # Not -inf: a sequence of length 0 would get NaN weights.
+                weights = scores.masked_fill(~mask, lowest).softmax(dim=1)
+            weights = weights.to(by_direction[0].dtype)[:, None, :]
+            pooled = [(weights @ outputs).squeeze(1) for outputs in by_direction]
+        return torch.cat(pooled, dim=1).masked_fill(counts[:, None] == 0, 0.0)
+
+
+class ReadingOrder(NamedTuple):
+    """The order in which one direction reads a batch.
+
+    Attributes:
+        rows: row numbers in reading order, on the batch's device; None reads the batch as it is.
+        batch_sizes: of a packed order, rows per step, on the CPU; else None, and ``rows``
+            are a permutation of range(B * T).
+    """
+
+    rows: Tensor | None
+    batch_sizes: Tensor | None
+
+
+def choose_rnn_path(rnn_path: str, device: torch.device) -> str:
+    """Return "masked" or "packed"; "auto" is packed on CUDA and masked elsewhere."""
+    if rnn_path == "auto":
+        return "packed" if device.type == "cuda" else "masked"
+    return rnn_path
+
+
+def plan_order(lengths: Tensor, mask: Tensor, *, backward: bool, packed: bool) -> ReadingOrder:
+    """Return how one direction reads the batch that ``mask`` belongs to."""
+    if packed:
+        # Packing the row numbers once spares packing vectors in each layer, and makes packing
+        # and reversing one move. An empty sequence keeps one row: torch packs no empty one.
+        rows = number_rows(lengths, mask.shape[1], backward=backward)
+        order = pack_padded_sequence(rows, lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+        return ReadingOrder(order.data.to(mask.device, non_blocking=True), order.batch_sizes)
+    if backward:
+        return ReadingOrder(number_rows(lengths, mask.shape[1], backward=True).flatten().to(mask.device), None)
+    return ReadingOrder(None, None)
+
+
+def number_rows(lengths: Tensor, num_steps: int, *, backward: bool) -> Tensor:
+    """Return the (B, T) row numbers in reading order.
+
+    Backward, each sequence is reversed within its length and its padding stays in place.
+    """
+    steps = torch.arange(num_steps).expand(len(lengths), num_steps)
+    if backward:
+        last = lengths[:, None] - 1
+        steps = torch.where(steps <= last, last - steps, steps)
+    return steps + num_steps * torch.arange(len(lengths))[:, None]
+
+
+def run_in_order(rnn: nn.Module, vectors: Tensor, order: ReadingOrder) -> Tensor:
+    """Run one direction of one layer, and put its outputs back in the order of ``vectors``.
+
+    Args:
+        rnn: batch first.
+        vectors: (B, T, width).
+        order: from ``plan_order``.
+
+    Returns:
+        (B, T, H); zeros where a packed order has no row.
+    """
+    if order.rows is None:
+        return rnn(vectors)[0]
+    selected = vectors.flatten(0, 1).index_select(0, order.rows)
+    if order.batch_sizes is None:
+        outputs = rnn(selected.view(vectors.shape))[0].flatten(0, 1)
+    else:
+        outputs = rnn(PackedSequence(selected, order.batch_sizes))[0].data
+    num_sequences, num_steps = vectors.shape[:2]
+    restored = outputs.new_zeros(num_sequences * num_steps, outputs.shape[1])
+    return restored.index_copy(0, order.rows, outputs).view(num_sequences, num_steps, -1)
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1

@@ -1,0 +1,77 @@
+"""Numbers that describe many sequences: their lengths, classes and channels.
+
+Place in the flow: lengths, labels, values -> [summary] -> header of the store, describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+HISTOGRAM_BINS = 48
+
+
+def summarise_lengths(lengths: np.ndarray, labels: np.ndarray | None, num_classes: int) -> dict[str, Any]:
+    """Return the JSON summary of some sequences.
+
+    Args:
+        lengths: (n,) int64, in elements.
+        labels: (n,) class numbers, or None.
+        num_classes: how many classes there are in the whole store.
+    """
+    summary: dict[str, Any] = {"sequences": len(lengths), "values": int(lengths.sum())}
+    if len(lengths):
+        low, high = int(lengths.min()), int(lengths.max())
+        # Integer edges, even on a logarithmic scale: lengths often span three orders of magnitude.
+        edges = np.unique(np.geomspace(max(low, 1), high + 1, HISTOGRAM_BINS + 1).astype(np.int64))
+        edges[0], edges[-1] = low, high + 1
+        summary["lengths"] = {
+            "min": low,
+            "median": float(np.median(lengths)),
+            "mean": float(lengths.mean()),
+            "max": high,
+            "histogram": {"edges": edges.tolist(), "counts": np.histogram(lengths, edges)[0].tolist()},
+        }
+    if labels is not None:
+        summary["classes"] = np.bincount(labels, minlength=num_classes).tolist()
+    return summary
+
+
+def channel_moments(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> dict[str, list[float]]:
+    """Return mean and standard deviation of each channel over the elements of some sequences.
+
+    Args:
+        values: (M, C) features of all sequences end to end.
+        offsets: (N+1,) where sequences end.
+        rows: the sequences counted.
+
+    Returns:
+        ``mean`` and ``deviation``, C numbers each (0 and 1 without any element).
+    """
+    num_channels = values.shape[1]
+    count, total, squares = 0, np.zeros(num_channels), np.zeros(num_channels)
+    if len(rows):
+        # Sums are taken around the first element: large offsets do not cost digits.
+        center = values[int(offsets[rows[0]])].astype(np.float64)
+        for start, end in zip(offsets[rows].tolist(), offsets[rows + np.uint64(1)].tolist(), strict=True):
+            part = values[start:end] - center
+            count += end - start
+            total += part.sum(axis=0)
+            squares += np.square(part).sum(axis=0)
+    if not count:
+        return {"mean": [0.0] * num_channels, "deviation": [1.0] * num_channels}
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    return {"mean": (mean + center).tolist(), "deviation": deviation.tolist()}
+
+
+def describe_labels(header: Mapping[str, Any]) -> str:
+    """Return one line on the labels of a store."""
+    column = header["input"].get("label_column")
+    if header["label_type"] == "class":
+        names = header["classes"]
+        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        return f"{len(names)} classes from {column!r}: {shown}"
+    return f"numbers from {column!r}" if header["label_type"] == "number" else "none"

@@ -1,0 +1,369 @@
+"""Train an RNN on a store.
+
+Place in the flow: store -> loading -> device -> rnn -> tasks -> [training] -> run directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset
+from tqdm import tqdm
+
+import seqpipe
+from seqpipe.batch import Batch
+from seqpipe.checkpoint import load_checkpoint, save_checkpoint
+from seqpipe.device import Waiting, batches_on, choose_device, describe_device
+from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.ingest import preprocess
+from seqpipe.loading import SequenceLoader, get_dataloader, store_rows
+from seqpipe.options import PreprocessOptions, TrainOptions
+from seqpipe.rnn import ModelConfig, SequenceRNN, choose_rnn_path
+from seqpipe.rundir import RunDirectory
+from seqpipe.sequences import SequenceDataset
+from seqpipe.splits import hash_fraction
+from seqpipe.store import Store
+from seqpipe.tasks import Metrics, Task, choose_task
+
+BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
+HOLD_OUT = 0.1  # of train, where a store has no valid split
+WARMUP = 0.05  # share of the run in which the learning rate rises
+DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 15, 1000, 100
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run reached.
+
+    Attributes:
+        run: the run directory.
+        task: what was trained.
+        valid: metrics of the best epoch on the valid split.
+        test: metrics of best.pt on the test split; None without one.
+        test_sequences: how many sequences that was.
+        seconds: spent training, validation included.
+    """
+
+    run: Path
+    task: Task
+    valid: dict[str, float]
+    test: dict[str, float] | None
+    test_sequences: int
+    seconds: float
+
+    def __str__(self) -> str:
+        split, metrics = ("test", self.test) if self.test else ("valid", self.valid)
+        name = self.task.key_metric
+        others = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items() if key != name)
+        count = f" of {self.test_sequences:,} sequences" if self.test else ""
+        return (f"{split} {name.replace('_', ' ')} {metrics[name]:.4f}{count} ({others}), "
+                f"trained in {self.seconds:.0f} s; run directory {self.run}")
+
+
+def train(options: TrainOptions) -> TrainResult:
+    """Train, validate after each epoch, test the best network.
+
+    Raises:
+        SeqpipeError: the store cannot be read, has not what the task needs, or the loss is no
+            longer finite.
+    """
+    device = choose_device(options.device)
+    store, run = _open(options)
+    name = choose_task(options.task, store.header, str(store.path))
+    train_set, valid_set, test_set = _split(store, options)
+    task = _describe_task(name, store, train_set)
+    torch.manual_seed(options.seed)
+    model = SequenceRNN(_configure(task, store, options)).to(device)
+    if store.kind == "features":
+        model.set_statistics(store.header["moments"]["mean"], store.header["moments"]["deviation"])
+    run = run or RunDirectory(options.out, store.path.stem)
+    trainer = _Trainer(options, run, store, task, model, device)
+    run.write_config({**dataclasses.asdict(options), "task": name, "device": device.type,
+                      "epochs": trainer.count_epochs(len(train_set)), "store": store.path,
+                      "rnn_path": choose_rnn_path(model.config.rnn_path, device)})
+    _announce(f"device   {describe_device(device)}",
+              f"data     {store.path}: train {len(train_set):,}, valid {len(valid_set):,}, "
+              f"test {len(test_set) if test_set is not None else 0:,} sequences",
+              f"network  {name}: {model.config.model}, {sum(p.numel() for p in model.parameters()):,} parameters, "
+              f"{choose_rnn_path(model.config.rnn_path, device)}",
+              f"run      {run.path}")
+    started = time.perf_counter()
+    valid = trainer.fit(train_set, valid_set)
+    seconds = time.perf_counter() - started
+    test = None
+    if test_set is not None:
+        model.load_state_dict(load_checkpoint(run.path / "best.pt")["model"])
+        test = evaluate(model, task, trainer.loader(test_set, shuffle=False), device)
+        run.log("test", **test)
+    return TrainResult(run.path, task, valid, test, 0 if test_set is None else len(test_set), seconds)
+
+
+@torch.no_grad()
+def evaluate(model: SequenceRNN, task: Task, loader: SequenceLoader, device: torch.device) -> dict[str, float]:
+    """Return the metrics of a network over all batches of a loader."""
+    model.eval()
+    metrics = Metrics(task, device)
+    for batch in batches_on(loader, device):
+        metrics.update(model(batch.sequences, batch.lengths), batch)
+    return metrics.compute()
+
+
+class _Trainer:
+    """The loop of one run, and the numbers that grow while it goes."""
+
+    def __init__(self, options: TrainOptions, run: RunDirectory, store: Store, task: Task, model: SequenceRNN,
+                 device: torch.device) -> None:
+        self._options, self._run, self._store, self._task = options, run, store, task
+        self._model, self._device = model, device
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+        self._step = 0
+        self._started = time.perf_counter()
+
+    def count_epochs(self, num_sequences: int) -> int:
+        """Return the number of epochs, given the size of the train split."""
+        if self._options.epochs is not None:
+            return self._options.epochs
+        steps = -(-num_sequences // self._options.batch_size)
+        return min(MOST_EPOCHS, max(DEFAULT_EPOCHS, -(-LEAST_STEPS // steps)))
+
+    def loader(self, dataset: SequenceDataset | Subset, *, shuffle: bool) -> SequenceLoader:
+        """Return the loader of a split; evaluation is grouped by length too, as its order does not matter."""
+        options = self._options
+        return get_dataloader(
+            dataset, batch_size=options.batch_size, shuffle=shuffle, bucket=options.bucket, seed=options.seed,
+            num_workers=options.num_workers, padding=options.padding, pin_memory=self._device.type == "cuda",
+        )
+
+    def fit(self, train_set: SequenceDataset | Subset, valid_set: SequenceDataset | Subset) -> dict[str, float]:
+        """Train; write last.pt each epoch and best.pt when the valid metric improves; return its metrics."""
+        train_loader = self.loader(train_set, shuffle=True)
+        valid_loader = self.loader(valid_set, shuffle=False)
+        epochs = self.count_epochs(len(train_set))
+        total = min(epochs * len(train_loader), self._options.max_steps or sys.maxsize)
+        best: dict[str, float] | None = None
+        self._started = time.perf_counter()
+        with tqdm(total=total, unit="step", desc="train", disable=None) as bar:
+            for epoch in range(epochs):
+                train_loss = self._train_epoch(train_loader, epoch, total, bar)
+                metrics = evaluate(self._model, self._task, valid_loader, self._device)
+                self._run.log("epoch", epoch=epoch, step=self._step, train_loss=train_loss,
+                              **{f"valid_{name}": value for name, value in metrics.items()})
+                improved = self._task.improves(metrics, best)
+                if improved:
+                    best = metrics
+                    self._save("best.pt", epoch, metrics)
+                self._save("last.pt", epoch, metrics)
+                key = self._task.key_metric
+                tqdm.write(f"epoch {epoch + 1:3d}/{epochs}  train loss {train_loss:.4f}  valid loss "
+                           f"{metrics['loss']:.4f}  valid {key.replace('_', ' ')} {metrics[key]:.4f}"
+                           f"{'  best' if improved else ''}", file=sys.stderr)
+                if self._finished(total):
+                    break
+        assert best is not None
+        return best
+
+    def _train_epoch(self, loader: SequenceLoader, epoch: int, total: int, bar: Any) -> float:
+        """Run one pass (or what is left of the budget); return the mean loss of its elements."""
+        self._model.train()
+        loader.set_epoch(epoch)
+        waiting = Waiting()
+        window, whole = _Window(self._device), _Window(self._device)
+        for batch in batches_on(loader, self._device, waiting):
+            loss = self._train_step(batch, total)
+            terms = self._task.num_terms(batch)
+            for sums in (window, whole):
+                sums.add(batch, loss, terms)
+            self._step += 1
+            bar.update()
+            if self._step % self._options.log_every == 0 or self._finished(total):
+                report = window.report(waiting)
+                self._check_finite(report["loss"], batch)
+                self._run.log("step", epoch=epoch, step=self._step, lr=self._optimizer.param_groups[0]["lr"], **report)
+                bar.set_postfix(loss=f"{report['loss']:.4f}", refresh=False)
+                window, waiting.seconds = _Window(self._device), 0.0
+            if self._finished(total):
+                break
+        mean_loss = whole.mean_loss()
+        self._check_finite(mean_loss, batch)
+        return mean_loss
+
+    def _train_step(self, batch: Batch, total: int) -> torch.Tensor:
+        """Update the weights from one batch; return the sum of its losses, detached."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._options.lr * learning_rate_share(self._progress(total))
+        loss = self._task.loss_sum(self._model(batch.sequences, batch.lengths), batch)
+        self._optimizer.zero_grad(set_to_none=True)
+        (loss / self._task.num_terms(batch)).backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._options.clip)
+        self._optimizer.step()
+        return loss.detach()
+
+    def _progress(self, total: int) -> float:
+        """Return how much of the run is done, 0 <= share <= 1, by steps or by time, whichever is more."""
+        seconds = time.perf_counter() - self._started
+        return min(1.0, max(self._step / total, seconds / (self._options.max_time or math.inf)))
+
+    def _finished(self, total: int) -> bool:
+        return self._progress(total) >= 1
+
+    def _check_finite(self, loss: float, batch: Batch) -> None:
+        if not math.isfinite(loss):
+            raise SeqpipeError(
+                f"{self._store.path}: the loss is {loss} at step {self._step} (batch with the rows "
+                f"{batch.index[:8].tolist()}); lower --lr; the run so far is in {self._run.path}"
+            )
+
+    def _save(self, name: str, epoch: int, metrics: dict[str, float]) -> None:
+        header = self._store.header
+        save_checkpoint(self._run.path / name, {
+            "seqpipe_version": seqpipe.__version__,
+            "model_config": dataclasses.asdict(self._model.config),
+            "task": dataclasses.asdict(self._task),
+            "data": {key: header[key] for key in ("kind", "encoding", "label_type", "classes", "channels", "input")},
+            "options": {name: str(value) if isinstance(value, Path) else value
+                        for name, value in dataclasses.asdict(self._options).items()},
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "epoch": epoch,
+            "step": self._step,
+            "metrics": metrics,
+        })
+
+
+class _Window:
+    """Sums over some training steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._started = time.perf_counter()
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._terms = self._sequences = self._elements = self._padded = 0
+
+    def add(self, batch: Batch, loss: torch.Tensor, terms: int) -> None:
+        self._loss += loss.double()  # stays on the device: reading it here would make the CPU wait
+        self._terms += terms
+        self._sequences += len(batch)
+        self._elements += batch.num_elements
+        self._padded += batch.sequences.shape[0] * batch.sequences.shape[1]
+
+    def mean_loss(self) -> float:
+        return float(self._loss) / max(self._terms, 1)
+
+    def report(self, waiting: Waiting) -> dict[str, float]:
+        """Return one log line: rates per second, shares in percent, memory in MB."""
+        loss = self.mean_loss()
+        seconds = max(time.perf_counter() - self._started, 1e-9)
+        return {
+            "loss": loss,
+            "sequences_per_s": round(self._sequences / seconds, 1),
+            "elements_per_s": round(self._elements / seconds, 1),
+            "padding_percent": round(100 * (1 - self._elements / max(self._padded, 1)), 2),
+            "data_wait_percent": round(100 * waiting.seconds / seconds, 2),
+            "memory_mb": round(peak_memory(self._loss.device) / 1e6, 1),
+        }
+
+
+def learning_rate_share(progress: float) -> float:
+    """Return the share of ``--lr`` at 0 <= progress <= 1: a short rise, then down to 0 along a cosine."""
+    if progress < WARMUP:
+        return (progress + 0.002) / (WARMUP + 0.002)
+    return 0.5 * (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP)))
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory so far in bytes: of the device for CUDA, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _open(options: TrainOptions) -> tuple[Store, RunDirectory | None]:
+    """Return the store; without ``--data`` the built-in one, made in the new run directory."""
+    if options.data is not None:
+        return Store(options.data), None
+    if not BUILT_IN.is_dir():
+        raise OptionError(f"no --data given, and the built-in data are not at {BUILT_IN}; give --data STORE")
+    run = RunDirectory(options.out, "amp")
+    _announce("no --data given: training on the built-in peptides of data/amp")
+    summary = preprocess(PreprocessOptions(
+        raw=(BUILT_IN / "amp.fasta",), labels=BUILT_IN / "labels.tsv", label_column="label", split="column:split",
+        out=run.path / "amp.h5",
+    ))
+    _announce(str(summary))
+    return Store(summary.path), run
+
+
+def _split(store: Store, options: TrainOptions) -> tuple[Any, Any, SequenceDataset | None]:
+    """Return the train, valid and test set; a store without valid lends 10 % of train, chosen by hash."""
+    train_set: Any = SequenceDataset(store, "train" if store.splits else None)
+    test_set = SequenceDataset(store, "test") if len(store.splits.get("test", ())) else None
+    if len(store.splits.get("valid", ())):
+        valid_set: Any = SequenceDataset(store, "valid")
+    else:
+        if len(train_set) < 2:
+            raise OptionError(f"{store.path}: {len(train_set)} sequences to train on; expected at least 2")
+        held_out, kept = _hold_out(train_set, options.seed)
+        _announce(f"no valid split: {len(held_out):,} of {len(train_set):,} train sequences are held out for it")
+        train_set, valid_set = Subset(train_set, kept), Subset(train_set, held_out)
+    if options.subset is not None:
+        count = min(options.subset, len(train_set))
+        _announce(f"subset: the first {count:,} of {len(train_set):,} train sequences")
+        train_set = Subset(train_set, range(count))
+    if not len(train_set):
+        raise OptionError(f"{store.path}: the train split is empty")
+    return train_set, valid_set, test_set
+
+
+def _hold_out(dataset: SequenceDataset, seed: int) -> tuple[list[int], list[int]]:
+    """Return the indices held out (the lowest hashes of (seed, id)) and those kept, both ascending."""
+    ids = dataset.store.metadata["id"]
+    fractions = np.array([hash_fraction(seed, str(ids[row])) for row in store_rows(dataset).tolist()])
+    count = max(1, round(HOLD_OUT * len(fractions)))
+    order = np.argsort(fractions, kind="stable")
+    return sorted(order[:count].tolist()), sorted(order[count:].tolist())
+
+
+def _describe_task(name: str, store: Store, train_set: Any) -> Task:
+    """Return the task with its number of outputs and the moments of its labels."""
+    if name == "lm":
+        assert store.alphabet is not None
+        return Task(name, store.alphabet.num_tokens)
+    if name == "classify":
+        return Task(name, len(store.classes))
+    labels = np.asarray(store.metadata["label"])[store_rows(train_set)]
+    return Task(name, 1, float(labels.mean()), float(labels.std()) or 1.0)
+
+
+def _configure(task: Task, store: Store, options: TrainOptions) -> ModelConfig:
+    if task.name == "lm" and options.bidirectional:
+        _announce("lm reads each sequence forward only")
+    return ModelConfig(
+        task=task.name,  # type: ignore[arg-type]
+        num_tokens=store.alphabet.num_tokens if store.alphabet else 0,
+        num_channels=len(store.channels),
+        num_outputs=task.num_outputs,
+        model=options.model,
+        embedding_dim=options.embedding_dim,
+        hidden_dim=options.hidden_dim,
+        layers=options.layers,
+        bidirectional=options.bidirectional and task.name != "lm",
+        dropout=options.dropout,
+        pooling=options.pooling,
+        rnn_path=options.rnn_path,
+    )
+
+
+def _announce(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr)

@@ -1,0 +1,164 @@
+"""Check every byte of a store, and every promise its readers rely on.
+
+Place in the flow: seqs.h5 -> store -> [verification] -> the exact place of what is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from seqpipe.errors import StoreError
+from seqpipe.layout import CHECKSUM_BLOCK, block_checksums
+from seqpipe.store import Store, TextColumn
+
+STEP = 16 << 20  # bytes checked at a time; a multiple of CHECKSUM_BLOCK
+MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A store in which nothing is off."""
+
+    path: Path
+    arrays: int
+    num_bytes: int
+    sequences: int
+
+    def __str__(self) -> str:
+        return (f"{self.path}: good: {self.sequences:,} sequences, {self.arrays} arrays, {self.num_bytes:,} bytes; "
+                "every checksum, offset, token and id")
+
+
+def verify(path: Path) -> Verification:
+    """Check every checksum, offset, token and id of a store.
+
+    Raises:
+        StoreError: something is off; the message lists the places, the first 20 of them.
+    """
+    store = Store(path)
+    checked = {name: array for name, array in store.arrays.items() if not name.startswith("checksums/")}
+    total = sum(array.nbytes for array in checked.values())
+    findings: list[str] = []
+    with tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=None) as bar:
+        for name, array in checked.items():
+            findings += _bad_blocks(store, name, array, bar)
+    # With a bad block the rest would only repeat it in other words.
+    if not findings:
+        findings += _bad_content(store)
+    if findings:
+        more = f"\n  and {len(findings) - MOST_FINDINGS} more" if len(findings) > MOST_FINDINGS else ""
+        raise StoreError(
+            f"{path}: damaged:\n  " + "\n  ".join(findings[:MOST_FINDINGS]) + more
+            + "\nmake it again with preprocess, or copy it again from where it is whole", path=path,
+        )
+    return Verification(path, len(checked), total, len(store))
+
+
+def _bad_blocks(store: Store, name: str, array: np.ndarray, bar: tqdm) -> Iterator[str]:
+    """Yield the 64 KiB blocks of one array that fail their CRC-32."""
+    data = array.reshape(-1).view(np.uint8)
+    expected = store.checksums[name]
+    for start in range(0, len(data), STEP):
+        part = data[start : start + STEP]
+        first = start // CHECKSUM_BLOCK
+        found = block_checksums(part.data)
+        for block in np.flatnonzero(found != expected[first : first + len(found)]) + first:
+            low = int(block) * CHECKSUM_BLOCK
+            high = min(low + CHECKSUM_BLOCK, len(data))
+            yield f"/{name}: bytes {low} to {high} (block {block}) fail their CRC-32{_hit(store, name, low, high)}"
+        bar.update(len(part))
+
+
+def _hit(store: Store, name: str, low: int, high: int) -> str:
+    """Return which records the bytes ``low`` to ``high`` of an array belong to, where that is known."""
+    if name != "values" or not len(store.values):
+        return ""
+    width = store.values.nbytes // len(store.values)
+    first = int(np.searchsorted(store.offsets, low // width, "right")) - 1
+    last = int(np.searchsorted(store.offsets, -(-high // width), "left")) - 1
+    ids = store.metadata.get("id")
+    try:
+        names = f" ({ids[first]!r} to {ids[last]!r})" if ids is not None else ""
+    except (ValueError, IndexError):
+        names = ""
+    return f": records {first} to {last}{names}"
+
+
+def _bad_content(store: Store) -> Iterator[str]:
+    """Yield what is off although every checksum holds."""
+    yield from _bad_order("offsets", store.offsets, strict=False)
+    yield from _bad_tokens(store)
+    for name, column in store.metadata.items():
+        if isinstance(column, TextColumn):
+            yield from _bad_order(f"metadata/{name}/offsets", column.offsets, strict=False)
+            yield from _bad_text(name, column)
+    for name, rows in store.splits.items():
+        yield from _bad_order(f"splits/{name}", rows, strict=True)
+        if len(rows) and rows[-1] >= len(store):
+            yield f"/splits/{name} holds row {rows[-1]}; expected rows < {len(store)}"
+    ids = store.metadata.get("id")
+    if not isinstance(ids, TextColumn):
+        yield "/metadata/id is missing or no text"
+    else:
+        yield from _bad_ids(ids)
+    label = store.metadata.get("label")
+    if store.classes and isinstance(label, np.ndarray) and len(label):
+        if label.min() < 0 or label.max() >= len(store.classes):
+            yield f"/metadata/label holds {label.min()} to {label.max()}; expected 0 <= label < {len(store.classes)}"
+
+
+def _bad_order(name: str, numbers: np.ndarray, *, strict: bool) -> Iterator[str]:
+    """Yield the first place where ``numbers`` do not ascend."""
+    step = STEP // 8
+    for start in range(0, len(numbers), step):
+        part = numbers[start : start + step + 1]
+        wrong = part[1:] <= part[:-1] if strict else part[1:] < part[:-1]
+        if wrong.any():
+            i = start + int(np.argmax(wrong))
+            yield f"/{name}[{i}:{i + 2}] is {numbers[i]}, {numbers[i + 1]}; expected ascending numbers"
+            return
+
+
+def _bad_tokens(store: Store) -> Iterator[str]:
+    """Yield the first token outside the alphabet, or feature that is not finite."""
+    for start in range(0, len(store.values), STEP):
+        part = store.values[start : start + STEP]
+        if store.alphabet is None:
+            wrong, expected = ~np.isfinite(part).reshape(len(part), -1).all(axis=1), "finite numbers"
+        else:
+            last = store.alphabet.num_tokens - 1
+            wrong, expected = (part < 1) | (part > last), f"1 <= token <= {last}"
+        if wrong.any():
+            i = start + int(np.argmax(wrong))
+            row = int(np.searchsorted(store.offsets, i, "right")) - 1
+            yield f"/values[{i}] is {store.values[i]} (record {row}, element {i - int(store.offsets[row])}); " \
+                  f"expected {expected}"
+            return
+
+
+def _bad_text(name: str, column: TextColumn) -> Iterator[str]:
+    for i in range(len(column)):
+        try:
+            column[i]
+        except UnicodeDecodeError as error:
+            yield f"/metadata/{name}[{i}] is no UTF-8 text ({error})"
+            return
+
+
+def _bad_ids(ids: TextColumn) -> Iterator[str]:
+    """Yield the first id that is empty, or stands twice."""
+    hashes = np.fromiter((hash(ids[i]) for i in range(len(ids))), np.int64, len(ids))
+    order = np.argsort(hashes, kind="stable")
+    for k in np.flatnonzero(np.diff(hashes[order]) == 0):
+        first, second = int(order[k]), int(order[k + 1])
+        if ids[first] == ids[second]:
+            yield f"/metadata/id[{second}] is {ids[second]!r}, as is /metadata/id[{first}]; expected distinct ids"
+            return
+    lengths = np.diff(ids.offsets)
+    if len(lengths) and not lengths.all():
+        yield f"/metadata/id[{int(np.argmin(lengths != 0))}] is empty"

@@ -1,0 +1,163 @@
+"""Write a store: whole, checked and durable, or not at all.
+
+Place in the flow: spooled arrays + header -> [writer] -> seqs.h5.
+
+The HDF5 library lays out an empty file; every byte of data then goes through plain writes,
+block by block, with its checksum taken on the way. ``complete`` is set last, and the file
+takes its name only after that and an fsync: a kill at any moment leaves the old file or the
+new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+from seqpipe.errors import SeqpipeError
+from seqpipe.layout import (
+    ALIGNMENT,
+    CHECKSUM_BLOCK,
+    FORMAT,
+    FORMAT_VERSION,
+    num_blocks,
+)
+from seqpipe.publish import move_into_place
+
+
+@dataclass(frozen=True)
+class Content:
+    """What goes into one dataset.
+
+    Attributes:
+        shape: of the dataset.
+        dtype: little-endian.
+        blocks: arrays of ``dtype`` which, end to end, are the dataset in C order.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Iterable[np.ndarray]
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Content:
+        """Wrap an array, in memory or mapped; it is written in slices of about 4 MiB."""
+        rows = max(1, (4 << 20) // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
+        blocks = (array[first : first + rows] for first in range(0, len(array), rows))
+        return cls(array.shape, array.dtype, blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def write_store(
+    path: Path, contents: Mapping[str, Content], header: dict[str, Any], *, folder: Path
+) -> None:
+    """Write the store at ``path``, replacing what is there.
+
+    Args:
+        path: the store to publish.
+        contents: by dataset path inside the file, as ``layout`` lists them.
+        header: JSON-able; becomes ``/header``.
+        folder: for the unfinished file; on the same file system as ``path``.
+
+    Raises:
+        SeqpipeError: the disk is full, or the folder cannot be written.
+    """
+    text = json.dumps(header, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    contents = {**contents, "header": Content.of(np.frombuffer(text.encode(), "u1"))}
+    temporary = folder / "store.h5"
+    needed = sum(content.num_bytes for content in contents.values())
+    try:
+        if (free := shutil.disk_usage(folder).free) < needed:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free")
+        offsets = _lay_out(temporary, contents)
+        with open(temporary, "r+b") as file:
+            _reserve(file)
+            for name, content in contents.items():
+                checksums = _write_dataset(file, name, content, offsets)
+                if checksums:
+                    file.seek(offsets[f"checksums/{name}"])
+                    file.write(np.array(checksums, "<u4").tobytes())
+        with h5py.File(temporary, "r+", libver=("v110", "v110")) as store:
+            store.attrs.modify("complete", np.uint8(1))
+        move_into_place(temporary, path)
+    except OSError as error:
+        raise SeqpipeError(
+            f"{path}: could not write the store ({error}); it takes {needed} bytes, and as much again "
+            "while it is written; nothing was changed: free some space, or choose another --out",
+            path=path,
+        ) from error
+
+
+def _lay_out(path: Path, contents: Mapping[str, Content]) -> dict[str, int]:
+    """Create the empty file; return each dataset's first byte (none for an empty dataset)."""
+    offsets: dict[str, int] = {}
+    with h5py.File(
+        path, "w-", libver=("v110", "v110"), alignment_threshold=1, alignment_interval=ALIGNMENT
+    ) as store:
+        store.attrs.create("format", np.bytes_(FORMAT))
+        store.attrs.create("format_version", np.uint32(FORMAT_VERSION))
+        store.attrs.create("complete", np.uint8(0))
+        for name, content in contents.items():
+            _allocate(store, name, content.shape, content.dtype)
+            _allocate(store, f"checksums/{name}", (num_blocks(content.num_bytes),), np.dtype("<u4"))
+        for name in [*contents, *(f"checksums/{name}" for name in contents)]:
+            if (offset := store[name].id.get_offset()) is not None:
+                offsets[name] = offset
+    return offsets
+
+
+def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Create one contiguous dataset whose space is taken now and filled by nobody but us."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties.set_obj_track_times(False)
+    parent, _, leaf = name.rpartition("/")
+    group = store
+    for component in parent.split("/") if parent else ():
+        group = group[component] if component in group else group.create_group(component, track_times=False)
+    space = h5py.h5s.create_simple(shape)
+    h5py.h5d.create(group.id, leaf.encode(), h5py.h5t.py_create(dtype), space, dcpl=properties)
+
+
+def _reserve(file: BinaryIO) -> None:
+    """Take the whole file's space on the disk now, where the platform can: a full disk shows here."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
+def _write_dataset(file: BinaryIO, name: str, content: Content, offsets: Mapping[str, int]) -> list[int]:
+    """Write one dataset; return the CRC-32 of each of its 64 KiB blocks."""
+    if not content.num_bytes:
+        return []
+    file.seek(offsets[name])
+    checksums: list[int] = []
+    crc, room, written = 0, CHECKSUM_BLOCK, 0
+    for block in content.blocks:
+        assert block.dtype == content.dtype, (name, block.dtype, content.dtype)
+        data = np.ascontiguousarray(block).reshape(-1).view("u1").data
+        file.write(data)
+        written += len(data)
+        while len(data):
+            crc = zlib.crc32(data[:room], crc)
+            room, data = room - min(room, len(data)), data[room:]
+            if not room:
+                checksums.append(crc)
+                crc, room = 0, CHECKSUM_BLOCK
+    if room < CHECKSUM_BLOCK:
+        checksums.append(crc)
+    assert written == content.num_bytes, (name, written, content.num_bytes)
+    return checksums
