@@ -117,12 +117,12 @@ class TrainOptions:
     rnn_path: Literal["auto", "masked", "packed"] = "auto"
     """masked: padded kernels, fast on a CPU; packed: PackedSequence; auto: by device."""
     epochs: int | None = None
-    """Passes over the train split (default: 15, or as many as make 1,000 steps; at most 100)."""
+    """Passes over the train split (default: 12, or as many as make 1,000 steps; at most 100)."""
     max_steps: int | None = None
     """Stop after this many optimizer steps."""
     max_time: float | None = None
     """Stop after this many seconds of training."""
-    batch_size: int = 32
+    batch_size: int = 64
     """Sequences a batch."""
     bucket: bool = True
     """Put sequences of like length into one batch."""

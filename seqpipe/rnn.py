@@ -11,7 +11,7 @@ Place in the flow: Batch.sequences, Batch.lengths -> [rnn] -> outputs -> loss, m
 Two ways to run step 2 share every parameter and give the same result:
 
     masked   the padded kernels run past a sequence's end; what they give there is never used
-    packed   the padding is left out; on a CPU 2 to 10 times slower, more with longer sequences
+    packed   the padding is left out; on a CPU 2 to 40 times slower, longer sequences more
 
 Both move vectors by row numbers: position t of sequence b is row b * T + t of the flattened
 batch, and one ``index_select`` reverses, packs, or does both at once.
@@ -35,11 +35,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from seqpipe.alphabet import PAD_ID
+
 CELLS: dict[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-TASKS = ("classify", "regress", "lm")
-POOLINGS = ("last", "mean", "max", "attention")
-RNN_PATHS = ("auto", "masked", "packed")
-PADDING_TOKEN = 0  # also the begin mark of lm
+CHOICES = {
+    "task": ("classify", "regress", "lm"),
+    "model": tuple(CELLS),
+    "pooling": ("last", "mean", "max", "attention"),
+    "rnn_path": ("auto", "masked", "packed"),
+}
+LEAST = {"num_tokens": 0, "num_channels": 0, "num_outputs": 1, "embedding_dim": 1, "hidden_dim": 1, "layers": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +86,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         expect = self._expect
-        choices = {"task": TASKS, "model": tuple(CELLS), "pooling": POOLINGS, "rnn_path": RNN_PATHS}
-        for name, names in choices.items():
+        for name, names in CHOICES.items():
             expect(name, getattr(self, name) in names, f"one of {', '.join(names)}")
-        for name in ("num_outputs", "embedding_dim", "hidden_dim", "layers"):
-            expect(name, is_count(getattr(self, name)) and getattr(self, name) > 0, "an integer >= 1")
-        for name in ("num_tokens", "num_channels"):
-            expect(name, is_count(getattr(self, name)), "an integer >= 0")
-        expect("bidirectional", isinstance(self.bidirectional, bool), "True or False")
-        expect("dropout", is_share(self.dropout), "a number, 0 <= dropout < 1")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            expect(name, type(value) is int and value >= least, f"an integer >= {least}")
+        expect("bidirectional", type(self.bidirectional) is bool, "True or False")
+        is_share = type(self.dropout) in (int, float) and 0 <= self.dropout < 1
+        expect("dropout", is_share, "a number, 0 <= dropout < 1")
         if self.num_channels:
             expect("num_tokens", self.num_tokens == 0, f"0 with num_channels={self.num_channels}")
         else:
-            expect("num_tokens", self.num_tokens >= 2, ">= 2 (pad id and one symbol), or num_channels >= 1")
+            expect("num_tokens", self.num_tokens >= 2, ">= 2 (pad id, a symbol), or num_channels >= 1")
         if self.task == "regress":
             expect("num_outputs", self.num_outputs == 1, "1 with task='regress'")
         if self.task == "lm":
@@ -118,7 +122,7 @@ class SequenceRNN(nn.Module):
         config: what it was built from.
         mean, deviation: (C,) float64 buffers, features only; 0 and 1 until
             ``set_statistics``. float64, because the difference of two large numbers
-            (times, positions) in float32 loses what matters.
+            (times, positions) in float32 loses what matters; ``float()`` would cast them.
     """
 
     mean: Tensor
@@ -128,7 +132,7 @@ class SequenceRNN(nn.Module):
         super().__init__()
         self.config = config
         if config.num_tokens:
-            self.embedding = nn.Embedding(config.num_tokens, config.embedding_dim, padding_idx=PADDING_TOKEN)
+            self.embedding = nn.Embedding(config.num_tokens, config.embedding_dim, padding_idx=PAD_ID)
         else:
             self.register_buffer("mean", torch.zeros(config.num_channels, dtype=torch.float64))
             self.register_buffer("deviation", torch.ones(config.num_channels, dtype=torch.float64))
@@ -145,9 +149,7 @@ class SequenceRNN(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, config.num_outputs)
 
-    def set_statistics(
-        self, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray
-    ) -> None:
+    def set_statistics(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
         """Standardise features by the train split's statistics; they travel in the state dict.
 
         Args:
@@ -155,20 +157,18 @@ class SequenceRNN(nn.Module):
             deviation: (C,) standard deviation of each channel; 0, a constant channel, counts as 1.
 
         Raises:
-            ValueError: the model reads tokens, a shape is not (C,), or a value cannot be used.
+            ValueError: not C finite numbers each, or a deviation below 0.
         """
         num_channels = self.config.num_channels
-        if num_channels == 0:
-            raise ValueError("set_statistics: the model reads tokens, expected one with num_channels >= 1")
-        for name, given in (("mean", mean), ("deviation", deviation)):
-            values = np.asarray(given, dtype=np.float64)
-            if values.shape != (num_channels,) or not np.isfinite(values).all():
-                raise ValueError(f"set_statistics: {name} is {given!r}, expected {num_channels} finite numbers")
-            if name == "deviation":
-                if values.min() < 0:
-                    raise ValueError(f"set_statistics: deviation is {given!r}, expected numbers >= 0")
-                values = np.where(values == 0, 1.0, values)
-            self.get_buffer(name).copy_(torch.tensor(values))
+        center, scale = (torch.from_numpy(np.array(values, np.float64)) for values in (mean, deviation))
+        usable = center.isfinite().all() and scale.isfinite().all() and (scale >= 0).all()
+        if num_channels == 0 or not center.shape == scale.shape == (num_channels,) or not usable:
+            raise ValueError(
+                f"mean is {mean!r} and deviation {deviation!r}, expected {num_channels} finite numbers "
+                "each (one a channel), deviations >= 0"
+            )
+        self.mean.copy_(center)
+        self.deviation.copy_(scale.masked_fill(scale == 0, 1.0))
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
         """Return one output per sequence, or per position for lm.
@@ -200,18 +200,16 @@ class SequenceRNN(nn.Module):
         return self.head(self.dropout(self._pool(by_direction, mask, counts)))
 
     def _check(self, sequences: Tensor, lengths: Tensor) -> None:
-        num_channels = self.config.num_channels
-        ends = (num_channels,) if num_channels else ()
-        if sequences.ndim != 2 + len(ends) or sequences.shape[2:] != ends or 0 in sequences.shape[:2]:
-            expected = ("B", "T", *ends)
-            raise ValueError(f"sequences has shape {tuple(sequences.shape)}, expected {expected}, B and T >= 1")
-        num_sequences, num_steps = sequences.shape[:2]
-        if lengths.dtype != torch.int64 or lengths.device.type != "cpu" or lengths.shape != (num_sequences,):
+        channels = (self.config.num_channels,) if self.config.num_channels else ()
+        shape = tuple(sequences.shape)
+        if len(shape) != 2 + len(channels) or shape[2:] != channels or 0 in shape:
+            raise ValueError(f"sequences has shape {shape}, expected {('B', 'T', *channels)}, B and T >= 1")
+        if lengths.dtype != torch.int64 or lengths.device.type != "cpu" or lengths.shape != shape[:1]:
             found = f"{tuple(lengths.shape)} {lengths.dtype} on {lengths.device}"
-            raise ValueError(f"lengths is {found}, expected ({num_sequences},) torch.int64 on cpu")
+            raise ValueError(f"lengths is {found}, expected {shape[:1]} torch.int64 on cpu")
         low, high = (int(value) for value in lengths.aminmax())
-        if low < 0 or high > num_steps:
-            raise ValueError(f"lengths reach from {low} to {high}, expected 0 <= length <= T={num_steps}")
+        if low < 0 or high > shape[1]:
+            raise ValueError(f"lengths reach from {low} to {high}, expected 0 <= length <= T={shape[1]}")
 
     def _embed(self, sequences: Tensor, mask: Tensor) -> Tensor:
         """Return what the first layer reads, (B, T, E) in the dtype of the parameters."""
@@ -222,7 +220,7 @@ class SequenceRNN(nn.Module):
             return self.projection(clean.to(self.projection.weight.dtype))
         tokens = sequences.to(torch.int64)
         if self.config.task == "lm":
-            begin = tokens.new_full((len(tokens), 1), PADDING_TOKEN)
+            begin = tokens.new_full((len(tokens), 1), PAD_ID)  # its embedding is zeros
             tokens = torch.cat([begin, tokens[:, :-1]], dim=1)
         return self.embedding(tokens)
 
@@ -238,7 +236,6 @@ class SequenceRNN(nn.Module):
 
     def _pool(self, by_direction: list[Tensor], mask: Tensor, counts: Tensor) -> Tensor:
         """Return (B, D * H), one vector of the real positions of each sequence; zeros if it has none."""
-        lowest = torch.finfo(by_direction[0].dtype).min
         if self.config.pooling == "last":
             # The backward direction ends where the sequence begins.
             final_steps = [(counts - 1).clamp(min=0), torch.zeros_like(counts)]
@@ -246,15 +243,15 @@ class SequenceRNN(nn.Module):
             pooled = [outputs[sequence_numbers, steps] for outputs, steps in zip(by_direction, final_steps)]
         elif self.config.pooling == "max":
             absent = ~mask[:, :, None]
-            pooled = [outputs.masked_fill(absent, lowest).amax(dim=1) for outputs in by_direction]
+            pooled = [outputs.masked_fill(absent, -torch.inf).amax(dim=1) for outputs in by_direction]
+        elif self.config.pooling == "mean":
+            ones = mask[:, None, :].to(by_direction[0].dtype)
+            pooled = [(ones @ outputs).squeeze(1) / counts.clamp(min=1)[:, None] for outputs in by_direction]
         else:
-            if self.config.pooling == "mean":
-                weights = mask / counts.clamp(min=1)[:, None]
-            else:
-                scores = torch.cat(by_direction, dim=2) @ self.query
-                # Not -inf: a sequence of length 0 would get NaN weights.
-                weights = scores.masked_fill(~mask, lowest).softmax(dim=1)
-            weights = weights.to(by_direction[0].dtype)[:, None, :]
+            scores = torch.cat(by_direction, dim=2) @ self.query
+            # Not -inf: a sequence of length 0 would get NaN weights.
+            weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=1)
+            weights = weights[:, None, :].to(by_direction[0].dtype)
             pooled = [(weights @ outputs).squeeze(1) for outputs in by_direction]
         return torch.cat(pooled, dim=1).masked_fill(counts[:, None] == 0, 0.0)
 
@@ -305,15 +302,12 @@ def number_rows(lengths: Tensor, num_steps: int, *, backward: bool) -> Tensor:
 
 
 def run_in_order(rnn: nn.Module, vectors: Tensor, order: ReadingOrder) -> Tensor:
-    """Run one direction of one layer, and put its outputs back in the order of ``vectors``.
+    """Return (B, T, H): the outputs of one direction of one layer, each at its own position.
 
     Args:
         rnn: batch first.
         vectors: (B, T, width).
-        order: from ``plan_order``.
-
-    Returns:
-        (B, T, H); zeros where a packed order has no row.
+        order: from ``plan_order``; positions it leaves out get zeros.
     """
     if order.rows is None:
         return rnn(vectors)[0]
@@ -325,11 +319,3 @@ def run_in_order(rnn: nn.Module, vectors: Tensor, order: ReadingOrder) -> Tensor
     num_sequences, num_steps = vectors.shape[:2]
     restored = outputs.new_zeros(num_sequences * num_steps, outputs.shape[1])
     return restored.index_copy(0, order.rows, outputs).view(num_sequences, num_steps, -1)
-
-
-def is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1

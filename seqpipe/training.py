@@ -36,7 +36,7 @@ from seqpipe.tasks import Metrics, Task, choose_task
 BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
 HOLD_OUT = 0.1  # of train, where a store has no valid split
 WARMUP = 0.05  # share of the run in which the learning rate rises
-DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 15, 1000, 100
+DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 1000, 100
 
 
 @dataclass(frozen=True)

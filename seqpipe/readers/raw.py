@@ -167,6 +167,8 @@ class RawFile:
             before = error.object[: error.start].decode(self.encoding, "replace")
             self.line += 1 + len(_LINE_END.findall(before))
             raise self._undecodable(error.object[error.start]) from error
+        except UnicodeError as error:
+            raise self.error(f"is not {self.encoding} ({error}); correct --encoding") from error
         except DAMAGE as error:
             at = self.line + 1
             if self.compression is None:
@@ -239,15 +241,14 @@ class RawFile:
         for name, mark in _MARKS:
             if not self._head.startswith(mark):
                 continue
-            if name == "UTF-8" and codec == "utf-8":
-                return codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
             if not codec.startswith(name.lower()):
                 raise self.error(
                     f"starts with the byte-order mark of {name}, and --encoding is "
                     f"{self.encoding!r}; convert the file to UTF-8, or take --encoding {name.lower()}",
                     1,
                 )
-            break
+            marked = "utf-8-sig" if name == "UTF-8" else name  # these drop the mark
+            return codecs.getincrementaldecoder(marked)("surrogateescape")
         return decoder
 
     def _check(self, line: str) -> None:

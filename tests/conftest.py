@@ -1,0 +1,62 @@
+"""What all tests share: the data, small stores made of them, and one torch thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqpipe.ingest import preprocess
+from seqpipe.options import PreprocessOptions
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "data"
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Small tensors gain nothing from more threads, and lose much where the cores are busy."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of data sets that may not be put into the repository; skip where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("the data sets whose licences keep them out of the repository are not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def amp_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,620 peptides: tokens, two classes, train, valid and test."""
+    out = tmp_path_factory.mktemp("amp") / "amp.h5"
+    preprocess(PreprocessOptions(raw=(DATA / "amp" / "amp.fasta",), labels=DATA / "amp" / "labels.tsv",
+                                 split="column:split", out=out))
+    return out
+
+
+@pytest.fixture(scope="session")
+def vowels_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """640 utterances of 12 channels: features, nine classes, train and test."""
+    out = tmp_path_factory.mktemp("vowels") / "vowels.h5"
+    preprocess(PreprocessOptions(raw=tuple(sorted((DATA / "vowels").glob("*.ts"))), split="file", out=out))
+    return out
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a raw text file and imports it: ``make_store("a.fasta", ">x\\nACGT\\n")``."""
+
+    def make(name: str, content: str, **options: object) -> Path:
+        raw = tmp_path / name
+        raw.write_text(content, encoding="utf-8", newline="")
+        out = tmp_path / (Path(name).stem + ".h5")
+        chosen = {"split": "none", "overwrite": True, **options}
+        preprocess(PreprocessOptions(raw=(raw,), out=out, **chosen))  # type: ignore[arg-type]
+        return out
+
+    return make
