@@ -1,4 +1,55 @@
-"""seqpipe: raw sequences of unequal length to a trained recurrent network, on one HDF5 file."""
+"""seqpipe: raw sequences of unequal length to a trained recurrent network, on one HDF5 file.
+
+The flow, and the module of each stage; a module imports only modules of lower layers:
+
+    raw files ──readers──> Record ──intake, encoding──> writer ──> seqs.h5
+    seqs.h5 ──locate, store──> SequenceDataset ──> (encoded_sequence, metadata)
+        ──batching, samplers──> DataLoader ──collate──> Batch ──device──> rnn ──tasks──> training
+
+Layer 0
+    errors              errors a user can mend
+    publish             give a file its name only when it is whole
+Layer 1
+    options             the flags of every command
+    records             one raw entry of any format
+    alphabet            symbols and their token ids
+    layout              names, types and checksums of a store
+    labels              label and column texts to numbers
+    summary             numbers that describe many sequences
+    spool               temporary files that become arrays
+    batching            plan batches from lengths alone
+    batch               one padded batch
+    rundir              the folder of one training run
+Layer 2
+    splits              which split a record belongs to
+    readers             raw file to records, one file a format
+    locate              find the arrays of an HDF5 file, believing nothing it says
+    writer              write a store whole, checked and durable
+    checkpoint          save and load a trained network
+    rnn                 recurrent networks over padded batches
+    tasks               what a network is trained for: outputs, loss, metrics
+    device              choose the device, bring batches to it
+Layer 3
+    store               read a store through one memory map
+    encoding            collect and encode the sequences of an import
+Layer 4
+    intake              collect the records of an import
+    sequences           the store as a torch dataset
+    samplers            batch plans for a DataLoader
+    verification        check every byte of a store
+Layer 5
+    ingest              raw files to one store
+    collate             pad the samples of a batch, three ways
+    description         say what is inside a store
+Layer 6
+    loading             from a store to a DataLoader of batches
+    padding_comparison  measure padding strategies on one's own data
+Layer 7
+    training            train an RNN on a store
+    prediction          predict from raw input or a store
+Layer 8
+    cli                 the commands
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import tyro
 
+import seqpipe
 from seqpipe import options
 from seqpipe.errors import SeqpipeError
 
@@ -71,9 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in COMMANDS:
         return run(arguments[0], arguments[1:])
     if arguments and arguments[0] == "--version":
-        from seqpipe import __version__
-
-        print(f"seqpipe {__version__}")
+        print(f"seqpipe {seqpipe.__version__}")
         return 0
     asked = bool(arguments) and arguments[0] in ("-h", "--help")
     print(_overview(), file=sys.stdout if asked else sys.stderr)
