@@ -15,7 +15,6 @@ Layer 1
     alphabet            symbols and their token ids
     layout              names, types and checksums of a store
     labels              label and column texts to numbers
-    summary             numbers that describe many sequences
     spool               temporary files that become arrays
     batching            plan batches from lengths alone
     batch               one padded batch
@@ -32,6 +31,7 @@ Layer 2
 Layer 3
     store               read a store through one memory map
     encoding            collect and encode the sequences of an import
+    summary             numbers that describe many sequences
 Layer 4
     intake              collect the records of an import
     sequences           the store as a torch dataset

@@ -11,6 +11,7 @@ Token 0 is padding and never a symbol; symbols count from 1. Three families shar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,9 @@ import numpy as np
 from seqpipe.errors import OptionError
 
 PAD_ID = 0
+LARGEST = 2**63 - 2  # integers have to stay below: their number of tokens, pad id included, has to fit int64
+_DIGITS = re.compile(r"[-+0-9\s]*")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,4000}")  # Python refuses to read longer ones
 
 # Order matters: "auto" takes the first that holds every symbol of the input.
 NAMED_SYMBOLS = {
@@ -37,8 +41,8 @@ class Alphabet:
     """A fixed mapping between symbols and token ids.
 
     Attributes:
-        name: dna, rna, iupac, protein, chars, bytes, ints, or the stem of an alphabet file.
-        symbols: the characters in token order; empty for bytes and ints.
+        name: dna, rna, iupac, protein, chars, bytes, ints, or the name of an alphabet file.
+        symbols: the characters in token order; empty for bytes and ints, and for no other.
         num_tokens: number of token ids, the pad id included; every token is < num_tokens.
     """
 
@@ -64,7 +68,19 @@ class Alphabet:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Alphabet:
-        return cls(str(state["alphabet"]), str(state["symbols"]), int(state["num_tokens"]))
+        """Return the alphabet that ``to_dict`` described.
+
+        Raises:
+            ValueError: the number of tokens does not fit the symbols.
+        """
+        alphabet = cls(str(state["alphabet"]), str(state["symbols"]), int(state["num_tokens"]))
+        expected = {"bytes": 257, "ints": max(2, alphabet.num_tokens)}.get(alphabet.name)
+        if alphabet.symbols:
+            expected = len(set(alphabet.symbols)) + 1
+        if alphabet.num_tokens != expected:
+            raise ValueError(f"alphabet {alphabet.name!r} of {len(alphabet.symbols)} symbols cannot have "
+                             f"{alphabet.num_tokens} tokens")
+        return alphabet
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -91,31 +107,51 @@ class Alphabet:
         Raises:
             ValueError: a symbol is not in the alphabet; the message names it and its position.
         """
-        if self.name == "ints":
+        if self._byte_table is not None:
+            return np.frombuffer(self.encode_bytes(sequence), np.uint8)
+        if self._is_ints:
             return self._encode_ints(sequence)
         if not isinstance(sequence, str):
-            raise ValueError(f"found integers, but alphabet {self.name!r} expects text; use --alphabet ints")
-        if self.name == "bytes":
+            raise ValueError(self._not_text(sequence))
+        if not self.symbols:
             return np.frombuffer(sequence.encode(), np.uint8).astype(self.dtype) + self.dtype.type(1)
-        if self._byte_table is not None:
-            encoded = sequence.encode().translate(self._byte_table)
-            if b"\0" in encoded:
-                self._raise_unknown(sequence)
-            return np.frombuffer(encoded, np.uint8)
         codes = np.frombuffer(sequence.encode("utf-32-le"), "<u4")
         tokens = self._code_table[np.minimum(codes, len(self._code_table) - 1)]
         if not tokens.all():
             self._raise_unknown(sequence)
         return tokens
 
+    def encode_bytes(self, sequence: str | np.ndarray) -> bytes:
+        """Return ``encode(sequence).tobytes()``: for one short text, several times as fast.
+
+        Raises:
+            ValueError: as ``encode``.
+        """
+        if self._byte_table is None:
+            return self.encode(sequence).tobytes()
+        if not isinstance(sequence, str):
+            raise ValueError(self._not_text(sequence))
+        encoded = sequence.encode().translate(self._byte_table)
+        if b"\0" in encoded:
+            self._raise_unknown(sequence)
+        return encoded
+
     def decode(self, tokens: np.ndarray) -> str:
         """Return the text of (T,) token ids; padding (id 0) is left out."""
         real = np.asarray(tokens)[np.asarray(tokens) != PAD_ID].astype(np.int64)
-        if self.name == "ints":
+        if self._is_ints:
             return " ".join(map(str, (real - 1).tolist()))
-        if self.name == "bytes":
+        if not self.symbols:
             return (real - 1).astype(np.uint8).tobytes().decode("utf-8", "replace")
         return "".join([self.symbols[token - 1] for token in real.tolist()])
+
+    @cached_property
+    def _is_ints(self) -> bool:
+        # A file may be called "ints": only an alphabet without symbols is told by its name.
+        return self.name == "ints" and not self.symbols
+
+    def _not_text(self, sequence: np.ndarray) -> str:
+        return f"found {kind_of(sequence)}, but alphabet {self.name!r} expects text"
 
     def _encode_ints(self, sequence: str | np.ndarray) -> np.ndarray:
         values = parse_ints(sequence)
@@ -129,8 +165,8 @@ class Alphabet:
 
     @cached_property
     def _byte_table(self) -> bytes | None:
-        """The 256-entry table of ``bytes.translate``, or None where a symbol is not ASCII."""
-        if not self.symbols.isascii():
+        """The 256-entry table of ``bytes.translate``, or None where that is not enough."""
+        if not self.symbols or not self.symbols.isascii():
             return None
         table = bytearray(256)
         for token, symbol in enumerate(self.symbols, start=1):
@@ -160,32 +196,46 @@ def smallest_unsigned(largest: int) -> np.dtype:
     return np.min_scalar_type(largest).newbyteorder("<")
 
 
+def kind_of(sequence: str | np.ndarray) -> str:
+    """Return in a word or two what a raw sequence is made of."""
+    if isinstance(sequence, str):
+        return "text"
+    return "integers" if sequence.ndim == 1 else f"rows of {sequence.shape[1]} numbers"
+
+
 def parse_ints(sequence: str | np.ndarray) -> np.ndarray:
-    """Return (T,) int64 values of an integer sequence, all >= 0.
+    """Return (T,) int64 values of an integer sequence, 0 <= value < 2**63 - 2.
 
     Raises:
-        ValueError: a word is no integer, or a value is negative or does not fit.
+        ValueError: a word is no integer in plain digits, or a value is out of range.
     """
     if isinstance(sequence, str):
-        try:
-            values = np.array([int(word) for word in sequence.split()], np.int64)
-        except (ValueError, OverflowError) as error:
-            raise ValueError(
-                f"expected integers separated by white space in {sequence[:40]!r} ({error})"
-            ) from None
+        found = _parse_words(sequence)
     elif sequence.ndim != 1 or sequence.dtype.kind not in "iu":
-        raise ValueError(f"expected a list of integers, found shape {sequence.shape} of {sequence.dtype}")
+        raise ValueError(f"found {kind_of(sequence)}, expected integers")
+    elif len(sequence) and not 0 <= int(sequence.min()) <= int(sequence.max()) < LARGEST:
+        found = sequence.tolist()
     else:
-        values = sequence.astype(np.int64)
-    # 2**63 - 1 would overflow when it is shifted past the pad id.
-    bad = (values < 0) | (values == np.iinfo(np.int64).max)
-    if bad.any():
-        position = int(np.argmax(bad))
-        raise ValueError(
-            f"value {values[position]} at position {position} (0-based) is out of range; tokens are "
-            f"0 <= value < 2**63 - 1"
-        )
-    return values
+        return sequence.astype(np.int64)
+    for position, value in enumerate(found):
+        if not 0 <= value < LARGEST:
+            raise ValueError(
+                f"value {value} at position {position} (0-based) is out of range; tokens are "
+                "0 <= value < 2**63 - 2"
+            )
+    return np.array(found, np.int64)
+
+
+def _parse_words(text: str) -> list[int]:
+    words = text.split()
+    try:
+        # int() alone takes "1_0" and the digits of other scripts too.
+        if _DIGITS.fullmatch(text):
+            return list(map(int, words))
+    except ValueError:
+        pass
+    word = next(word for word in words if not _INTEGER.fullmatch(word))
+    raise ValueError(f"found {word[:40]!r}, expected integers separated by white space")
 
 
 def choose_alphabet(name: str, found: frozenset[str]) -> Alphabet:
@@ -215,16 +265,18 @@ def fixed_alphabet(name: str) -> Alphabet | None:
         return Alphabet.from_symbols(name, NAMED_SYMBOLS[name])
     path = Path(name)
     expected = f"expected auto, {', '.join(NAMED_SYMBOLS)}, chars, bytes, ints, or a file with one symbol a line"
-    if not path.is_file():
-        raise OptionError(f"--alphabet {name}: no such alphabet and no such file; {expected}")
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise OptionError(f"--alphabet {name}: not UTF-8 text ({error}); {expected}") from None
-    symbols = [line for line in lines if line]
+    except OSError as error:
+        reason = "no such alphabet, and no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise OptionError(f"--alphabet {name}: {reason}; {expected}") from None
+    seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
-        if len(line) > 1 or (line and lines.index(line) != number - 1):
-            raise OptionError(f"{path}:{number}: found {line!r}; {expected}, each once")
-    if not symbols:
+        if len(line) > 1 or line in seen:
+            raise OptionError(f"--alphabet {path}:{number}: found {line!r}; {expected}, each once")
+        seen |= {line} - {""}
+    if not seen:
         raise OptionError(f"--alphabet {name}: the file holds no symbol; {expected}")
-    return Alphabet.from_symbols(path.stem, symbols)
+    return Alphabet.from_symbols(path.name, filter(None, lines))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """B sequences padded to one length, and what belongs to them.
 
@@ -83,8 +83,11 @@ class Batch:
         return pack_padded_sequence(data, self.lengths, batch_first=True, enforce_sorted=False)
 
     def jagged(self) -> tuple[Tensor, Tensor]:
-        """Return flat values without padding and ``cu_seqlens``, the (B+1,) int32 ends on their device."""
-        ends = torch.zeros(len(self) + 1, dtype=torch.int32)
+        """Return the values without padding, end to end, and ``cu_seqlens``: (B+1,) int32 on the same device.
+
+        Sequence i is ``values[cu_seqlens[i]:cu_seqlens[i + 1]]``.
+        """
+        ends = torch.zeros(len(self) + 1, dtype=torch.int32, device=self.lengths.device)
         ends[1:] = torch.cumsum(self.lengths, 0)
         return self.sequences[self.mask], ends.to(self.sequences.device, non_blocking=True)
 

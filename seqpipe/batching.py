@@ -6,7 +6,7 @@ Pure: NumPy arrays in, a list of index arrays out. Nothing here reads a sequence
 torch. The same lengths, settings, seed and epoch give the same plan on every machine.
 
 Terms:
-    lengths   (N,) int64, elements per sequence
+    lengths   (N,) int64, elements per sequence; an array, or what is indexed like one
     batch     1-D int64 array of indices 0 <= i < N into ``lengths``, never empty
     pool      consecutive run of the visiting order that is sorted by length and cut into batches
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-POOL_BATCHES = 50  # batches sorted together: more means less padding, fewer means more mixing
+POOL_BATCHES = 100  # batches sorted together: more means less padding, fewer means more mixing
 
 
 def plan_batches(

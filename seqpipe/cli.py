@@ -3,13 +3,16 @@
     seqpipe NAME ...    or    python scripts/NAME.py ...
 
 Exit codes: 0 done; 1 something the user can mend (one message on stderr); 2 wrong usage;
-130 interrupted. Libraries are imported by the command that needs them, so that ``--help`` is quick.
+130 interrupted (SIGINT); 143 terminated (SIGTERM). A command imports what it needs when it runs,
+so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(name: str, argv: Sequence[str]) -> int:
     """Run one command; return the exit code."""
     kind, command = COMMANDS[name]
+    if threading.current_thread() is threading.main_thread():
+        # A polite kill unwinds like Ctrl-C, so that temporary files go.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         chosen: Any = tyro.cli(kind, args=list(argv), prog=f"seqpipe {name}")
         print(command(chosen))

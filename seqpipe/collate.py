@@ -49,7 +49,8 @@ def fill(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multi
         Batch, with T = max(1, max(L_i)) rounded up, sequences in their own dtype.
 
     Raises:
-        ValueError: no samples, or sequences of different dtypes or channels.
+        ValueError: no samples; different dtypes or channels; metadata that only some samples have;
+            a track that is not as long as its sequence.
     """
     return _collate(samples, _pad_by_fill, padding_side, pad_to_multiple)
 
@@ -62,50 +63,78 @@ def _collate(samples: Sequence[Sample], pad: PadArrays, padding_side: str, pad_t
         raise ValueError("no samples to collate; expected at least one")
     if padding_side not in ("right", "left"):
         raise ValueError(f"padding_side={padding_side!r}; expected 'right' or 'left'")
-    sequences = _plain_arrays([sequence for sequence, _ in samples])
+    if pad_to_multiple < 1:
+        raise ValueError(f"pad_to_multiple={pad_to_multiple}; expected 1 or more")
+    sequences = _plain_arrays("encoded_sequence", [sequence for sequence, _ in samples])
     metadata = [entry for _, entry in samples]
-    num_steps = max(1, *map(len, sequences)) if len(sequences) > 1 else max(1, len(sequences[0]))
-    num_steps = -(-num_steps // pad_to_multiple) * pad_to_multiple
-    tracks = {
-        name: pad(_plain_arrays([entry[name] for entry in metadata]), num_steps, padding_side)
-        for name, value in metadata[0].items() if isinstance(value, np.ndarray) and name != "label"
-    }
+    lengths = [len(sequence) for sequence in sequences]
+    num_steps = -(-max(1, max(lengths)) // pad_to_multiple) * pad_to_multiple
     return Batch(
         sequences=pad(sequences, num_steps, padding_side),
-        lengths=torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64),
-        index=torch.tensor([entry.get("index", -1) for entry in metadata], dtype=torch.int64),
+        lengths=torch.from_numpy(np.array(lengths, np.int64)),
+        index=torch.from_numpy(np.array([entry.get("index", -1) for entry in metadata], np.int64)),
         labels=_labels(metadata),
-        ids=tuple(entry["id"] for entry in metadata) if "id" in metadata[0] else (),
-        tracks=tracks,
+        ids=tuple(_column(metadata, "id")) if "id" in metadata[0] else (),
+        tracks={
+            name: pad(_track(metadata, name, lengths), num_steps, padding_side)
+            for name, value in metadata[0].items() if isinstance(value, np.ndarray) and name != "label"
+        },
         padding_side=padding_side,
     )
 
 
-def _labels(metadata: list[dict[str, Any]]) -> Tensor | None:
-    """Return (B,) int64 or float32 labels, None where there are none (or only text)."""
-    labels = [entry["label"] for entry in metadata if "label" in entry]
-    if len(labels) != len(metadata) or isinstance(labels[0], str):
-        return None
-    whole = isinstance(labels[0], int | np.integer)
-    return torch.tensor(labels, dtype=torch.int64 if whole else torch.float32)
+def _column(metadata: list[dict[str, Any]], name: str) -> list[Any]:
+    """Return one value per sample."""
+    try:
+        return [entry[name] for entry in metadata]
+    except KeyError:
+        i = next(i for i, entry in enumerate(metadata) if name not in entry)
+        raise ValueError(f"sample {i} of the batch has no {name!r}, sample 0 has; expected it in all or none") from None
 
 
-def _plain_arrays(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the arrays in C order and native bytes, as torch needs them; refuse a mixture of types."""
-    first = arrays[0]
-    for i, array in enumerate(arrays):
-        if array.dtype != first.dtype or array.shape[1:] != first.shape[1:]:
+def _track(metadata: list[dict[str, Any]], name: str, lengths: list[int]) -> list[np.ndarray]:
+    """Return the B arrays of a track, each as long as its sequence."""
+    arrays = _plain_arrays(name, _column(metadata, name))
+    for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
+        if len(array) != length:
             raise ValueError(
-                f"sequence {i} of the batch is {array.dtype} of shape {array.shape}, sequence 0 is {first.dtype} "
-                f"of shape {first.shape}; expected one dtype and one shape but for the length"
+                f"{name!r} of sample {i} of the batch has {len(array)} elements, its sequence {length}; expected as "
+                "many (a transform that shortens a sequence shortens its tracks too)"
             )
-        if not (array.flags.c_contiguous and array.flags.writeable and array.dtype.isnative):
-            arrays[i] = np.array(array, array.dtype.newbyteorder("="), order="C")
     return arrays
 
 
+def _labels(metadata: list[dict[str, Any]]) -> Tensor | None:
+    """Return (B,) int64 or float32 labels, None where there are none (or only text)."""
+    if "label" not in metadata[0]:
+        return None
+    labels = np.array(_column(metadata, "label"))
+    if labels.dtype.kind not in "iufb":
+        return None
+    return torch.from_numpy(labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64))
+
+
+def _plain_arrays(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays in C order and native bytes, as torch needs them; refuse a mixture of types."""
+    dtype, shape = arrays[0].dtype, arrays[0].shape[1:]
+    for i, array in enumerate(arrays):
+        if array.dtype != dtype or array.shape[1:] != shape:
+            raise ValueError(
+                f"{name!r} of sample {i} of the batch is {array.dtype} of shape {array.shape}, of sample 0 {dtype} of "
+                f"shape {arrays[0].shape}; expected one dtype and one shape but for the length"
+            )
+        if not array.flags.carray:  # reversed, in another order, or read-only
+            arrays[i] = array.copy(order="C")
+    return arrays if dtype.isnative else [array.astype(dtype.newbyteorder("=")) for array in arrays]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    # Along a dimension of size 1, NumPy calls a negative stride contiguous and torch refuses it.
+    return torch.from_numpy(array if min(array.strides) >= 0 else array.copy())
+
+
 def _pad_by_torch(arrays: list[np.ndarray], num_steps: int, side: str) -> Tensor:
-    tensors = [torch.from_numpy(array) for array in arrays]
+    tensors = list(map(_tensor, arrays))
     padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_side=side)
     if (missing := num_steps - padded.shape[1]) > 0:
         zeros = padded.new_zeros((len(arrays), missing, *padded.shape[2:]))
@@ -116,8 +145,8 @@ def _pad_by_torch(arrays: list[np.ndarray], num_steps: int, side: str) -> Tensor
 def _pad_by_cat(arrays: list[np.ndarray], num_steps: int, side: str) -> Tensor:
     rows = []
     for array in arrays:
-        sequence = torch.from_numpy(array)
-        zeros = torch.zeros((num_steps - len(array), *array.shape[1:]), dtype=sequence.dtype)
+        sequence = _tensor(array)
+        zeros = torch.zeros((num_steps - len(array), *array.shape[1:]), dtype=sequence.dtype, device=sequence.device)
         rows.append(torch.cat([sequence, zeros] if side == "right" else [zeros, sequence]))
     return torch.stack(rows)
 
@@ -129,7 +158,7 @@ def _pad_by_fill(arrays: list[np.ndarray], num_steps: int, side: str) -> Tensor:
     padded = np.zeros(len(arrays) * num_steps * row_bytes, np.uint8)
     target, start = padded.data, 0
     for array in arrays:
-        data = array.reshape(-1).view(np.uint8).data
+        data = (array if array.ndim == 1 else array.reshape(-1)).view(np.uint8).data
         at = start if side == "right" else start + num_steps * row_bytes - len(data)
         target[at : at + len(data)] = data
         start += num_steps * row_bytes

@@ -21,6 +21,7 @@ from seqpipe.summary import describe_labels
 
 MOST_LENGTHS = 1_000_000  # looked at to predict the padding
 BATCH_SIZE = 32
+PLOT_BINS = 32
 
 
 def describe(options: DescribeOptions) -> str:
@@ -63,18 +64,23 @@ def plot_lengths(store: Store, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise OptionError("--plot needs matplotlib; install it with: pip install 'torch-seqpipe[plot]'") from None
-    named = {name: part for name, part in store.header["splits"].items() if name != "all" and part["sequences"]}
+    names = [name for name, rows in store.splits.items() if len(rows)]
+    lengths = {name: store.lengths(store.splits[name][:MOST_LENGTHS].astype(np.int64)) for name in names}
+    lengths = lengths or {"all": store.lengths(slice(0, MOST_LENGTHS))}
+    low, high = min(map(np.min, lengths.values())), max(map(np.max, lengths.values()))
+    wide = high > 20 * max(low, 1)
+    space = np.geomspace if wide else np.linspace
+    # Integer edges, one set for all splits: bins of whole lengths that can be compared.
+    edges = np.unique(space(max(low, 1), high + 1, PLOT_BINS + 1).astype(np.int64))
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for name, part in (named or store.header["splits"]).items():
-        edges = part["lengths"]["histogram"]["edges"]
-        # Bins differ in width and splits in size: sequences per unit of length, as a share of the split.
-        density = np.array(part["lengths"]["histogram"]["counts"]) / np.diff(edges) / part["sequences"]
-        axes.stairs(density, edges, label=f"{name} ({part['sequences']:,})", linewidth=1.6)
-    axes.set(xlabel="length (elements)", ylabel="share of sequences per element", title=store.path.name)
-    every = store.header["splits"]["all"]["lengths"]
-    if every["max"] > 20 * max(every["median"], 1):
+    for name, values in lengths.items():
+        share = 100 * np.histogram(values, edges)[0] / len(values)
+        axes.stairs(share, edges, label=f"{name} ({len(values):,})", linewidth=1.6)
+    axes.set(xlabel="length (elements)", ylabel="sequences per bin, % of the split", title=store.path.name)
+    if wide:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     with published(path) as file:

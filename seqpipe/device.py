@@ -5,8 +5,10 @@ Place in the flow: DataLoader -> [device] -> network.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -31,7 +33,30 @@ def describe_device(device: torch.device) -> str:
     """Return one line on the device, for the user."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)}), pinned memory, non_blocking copies"
-    return f"cpu ({torch.get_num_threads()} threads)"
+    return f"cpu (threads: {torch.get_num_threads()})"
+
+
+@contextmanager
+def few_threads(device: torch.device) -> Iterator[None]:
+    """Run the block with at most half of the cores, and at most 4, where the device is the CPU.
+
+    The small matrices of an RNN gain little from more threads (here 0 to 20 % from a second one),
+    and lose much where another process wants a core: threads that wait for each other then spin
+    (measured on two cores: 27 to 55 s with two threads, 7 to 10 s with one). ``OMP_NUM_THREADS``
+    overrides.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, min(before, count_cores() // 2, 4)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Waiting:

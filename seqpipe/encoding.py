@@ -2,9 +2,11 @@
 
 Place in the flow: Record.sequence -> [encoding] -> /values, /offsets and the header's encoding.
 
-One class for each way an input can be encoded, all with the same four members: ``append``,
-``offsets``, ``content`` and ``header``. Where the input itself decides (the symbols it holds, its
-largest integer), sequences are kept as they came and encoded when the store is written.
+One class for each way an input can be encoded, all with the same members: ``append``, whose
+ValueErrors lack the ``remedy``, ``offsets``, ``content`` and ``header``.
+
+Where the input itself decides (the symbols it holds, its largest integer), sequences are kept as
+they came and encoded when the store is written.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.alphabet import Alphabet, choose_alphabet, fixed_alphabet, parse_ints, smallest_unsigned
+from seqpipe.alphabet import (
+    Alphabet,
+    choose_alphabet,
+    fixed_alphabet,
+    kind_of,
+    parse_ints,
+    smallest_unsigned,
+)
 from seqpipe.spool import RaggedSpool, Spool
 from seqpipe.writer import Content
 
@@ -26,6 +35,7 @@ class FixedTokens:
     """Sequences whose alphabet is known beforehand: encoded at once, so that errors show at once."""
 
     kind = "tokens"
+    remedy = "correct the record, or choose another --alphabet"
 
     def __init__(self, folder: Path, alphabet: Alphabet) -> None:
         self._alphabet = alphabet
@@ -33,7 +43,7 @@ class FixedTokens:
 
     def append(self, sequence: str | np.ndarray) -> None:
         """Raise ValueError where a symbol is not in the alphabet."""
-        self._spool.append(self._alphabet.encode(sequence).tobytes())
+        self._spool.append(self._alphabet.encode_bytes(sequence))
 
     def offsets(self) -> np.ndarray:
         return self._spool.offsets()
@@ -49,6 +59,7 @@ class FoundSymbols:
     """Text whose alphabet is the symbols it holds; kept as UTF-8 until all of them are known."""
 
     kind = "tokens"
+    remedy = "all sequences must be of one kind"
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
@@ -62,7 +73,7 @@ class FoundSymbols:
     def append(self, sequence: str | np.ndarray) -> None:
         """Raise ValueError where the sequence is no text, or no text that UTF-8 can hold."""
         if not isinstance(sequence, str):
-            raise ValueError("found numbers, but the records before hold text; expected one kind")
+            raise ValueError(f"found {kind_of(sequence)}, expected text, as in the first record")
         data = sequence.encode()
         if sequence.isascii():
             if new := data.translate(None, self._ascii):
@@ -89,26 +100,36 @@ class FoundSymbols:
 
     def _encoded(self, alphabet: Alphabet) -> Iterator[np.ndarray]:
         values, offsets = self._texts.values(), self._texts.offsets()
-        first, end = 0, 0
-        while end < len(values):
-            # Whole records, so that no symbol of several bytes is cut.
-            first = int(np.searchsorted(offsets, end, "right")) - 1
-            last = max(first + 1, int(np.searchsorted(offsets, end + BLOCK, "right")) - 1)
-            start, end = end, int(offsets[last])
+        first, start = 0, 0
+        while start < len(values):
+            # Whole records, so that no symbol of several bytes is cut. (uint64: a Python integer
+            # would make NumPy convert all offsets first.)
+            last = max(first + 1, int(np.searchsorted(offsets, np.uint64(start + BLOCK), "right")) - 1)
+            end = int(offsets[last])
             yield alphabet.encode(values[start:end].tobytes().decode())
+            first, start = last, end
 
 
 class FoundInts:
-    """Integer sequences; their number of tokens follows from the largest value."""
+    """Integer sequences; their number of tokens follows from the largest value.
+
+    Args:
+        folder: for the spool.
+        read_text: also read text of integers with white space between them.
+    """
 
     kind = "tokens"
+    remedy = "correct the record"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, read_text: bool) -> None:
+        self._read_text = read_text
         self._spool = RaggedSpool(folder / "values", "<u8")
         self._largest = 0
 
     def append(self, sequence: str | np.ndarray) -> None:
         """Raise ValueError where an element is no integer, or is negative."""
+        if isinstance(sequence, str) and not self._read_text:
+            raise ValueError("found text, expected integers, as in the first record (--alphabet ints reads text too)")
         values = parse_ints(sequence)
         self._largest = max(self._largest, int(values.max(initial=0)))
         self._spool.append((values + 1).astype("<u8").tobytes())
@@ -130,10 +151,11 @@ class Features:
     """Rows of C numbers per time step, kept as float32."""
 
     kind = "features"
+    remedy = "correct the record"
 
     def __init__(self, folder: Path, num_channels: int) -> None:
         self.num_channels = num_channels
-        self._spool = RaggedSpool(folder / "values", np.dtype(("<f4", ())))
+        self._spool = RaggedSpool(folder / "values", "<f4")
 
     def append(self, sequence: str | np.ndarray) -> None:
         """Raise ValueError where the channels differ, or a number is not finite in float32."""
@@ -163,9 +185,9 @@ def encode_features(sequence: str | np.ndarray, num_channels: int) -> np.ndarray
         ValueError: it is no (T, C) array, or holds a number that is not finite in float32.
     """
     if isinstance(sequence, str) or sequence.ndim != 2:
-        raise ValueError(f"found {'text' if isinstance(sequence, str) else 'integers'}, expected rows of numbers")
+        raise ValueError(f"found {kind_of(sequence)}, expected rows of {num_channels} numbers")
     if sequence.shape[1] != num_channels:
-        raise ValueError(f"found {sequence.shape[1]} channels, expected {num_channels} as in the first record")
+        raise ValueError(f"found {sequence.shape[1]} channels, expected {num_channels}")
     with np.errstate(over="ignore"):
         rows = sequence.astype("<f4")
     if not np.isfinite(rows).all():
@@ -184,9 +206,11 @@ def collect_sequences(folder: Path, alphabet: str, first: str | np.ndarray) -> E
     """
     if not isinstance(first, str) and first.ndim == 2:
         if alphabet != "auto":
-            raise ValueError(f"found rows of numbers, but --alphabet {alphabet} expects symbols")
+            raise ValueError(f"found {kind_of(first)}, which are no symbols; leave --alphabet {alphabet} out")
         return Features(folder, first.shape[1])
     if alphabet == "ints" or (alphabet == "auto" and not isinstance(first, str)):
-        return FoundInts(folder)
+        return FoundInts(folder, read_text=alphabet == "ints")
     fixed = fixed_alphabet(alphabet)
+    if not isinstance(first, str):
+        raise ValueError(f"found {kind_of(first)}, but --alphabet {alphabet} expects text; use --alphabet ints")
     return FoundSymbols(folder, alphabet) if fixed is None else FixedTokens(folder, fixed)

@@ -8,24 +8,27 @@ tell (alphabet, classes, duplicates, unmatched labels) is decided then, and the 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from seqpipe.errors import OptionError
-from seqpipe.intake import Intake
+from seqpipe.alphabet import fixed_alphabet
+from seqpipe.errors import OptionError, RawFormatError
+from seqpipe.intake import Intake, file_text
 from seqpipe.options import PreprocessOptions
 from seqpipe.readers import detect_format, read_records
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
 from seqpipe.records import ColumnChoice
-from seqpipe.splits import parse_split
-from seqpipe.summary import describe_labels
+from seqpipe.splits import SplitRule, parse_split, split_of_file
+from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
 
 
@@ -43,7 +46,7 @@ class ImportSummary:
         every = self.header["splits"]["all"]
         lengths = every["lengths"]
         encoding = self.header["encoding"]
-        what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1} symbols"
+        what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1:,} symbols"
                 if self.header["kind"] == "tokens" else f"{encoding['num_channels']} channels")
         named = {name: part["sequences"] for name, part in self.header["splits"].items() if name != "all"}
         lines = [
@@ -71,28 +74,87 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     started = time.perf_counter()
     if not options.raw:
         raise OptionError("no raw file given; expected: seqpipe preprocess RAW... --out STORE")
-    check_output(options.out, options.overwrite, [*options.raw, *([options.labels] if options.labels else [])])
+    sources = [*options.raw, *([options.labels] if options.labels else [])]
     rule = parse_split(options.split, options.seed)
-    table = read_labels(options.labels, options.encoding) if options.labels else None
-    with tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name:
+    fixed_alphabet(options.alphabet)
+    check_output(options.out, options.overwrite, [*sources, Path(options.alphabet)])
+    formats = _look_at(options, rule)
+    table = read_labels(options.labels, options.encoding) if options.labels else {}
+    total = sum(path.stat().st_size for path in options.raw)
+    with (tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name,
+          tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
         intake = Intake(Path(name), options, rule, table)
-        formats, total = [], sum(path.stat().st_size for path in options.raw if path.is_file())
-        with tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar:
-            before = 0
-            for path in options.raw:
-                with RawFile(path, options.encoding) as raw:
-                    formats.append(detect_format(raw) if options.format == "auto" else options.format)
-                    columns = ColumnChoice(options.id_column, options.sequence_column, options.encoding)
-                    for number, record in enumerate(read_records(raw, formats[-1], columns), start=1):
-                        intake.add(record, number)
-                        if number % 1024 == 0:
-                            bar.update(before + raw.bytes_read() - bar.n)
-                before += path.stat().st_size
-                bar.update(before - bar.n)
-        contents, header, notes = intake.finish(formats)
+        columns = _Columns(options.id_column, options.sequence_column, options.encoding, check=intake.check_columns)
+        before = 0
+        for path, format in zip(options.raw, formats, strict=True):
+            intake.start_file(path)
+            with RawFile(path, options.encoding) as raw:
+                for number, record in enumerate(read_records(raw, format, columns), start=1):
+                    intake.add(record, number)
+                    if number % 1024 == 0:
+                        bar.update(before + raw.bytes_read() - bar.n)
+                before += raw.size
+            bar.update(before - bar.n)
+        contents, header = intake.finish(formats)
+        header["provenance"] = _provenance(options, sources)
         write_store(options.out, contents, header, folder=Path(name))
-        intake.close()
+    notes = notes_on(header, options.label_type, rule.shares)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
+
+
+@dataclass(frozen=True)
+class _Columns(ColumnChoice):
+    """The choice of id and sequence column, which also has all other columns of a header checked.
+
+    So a column that is not there is found at the header's line, before any record is read.
+    """
+
+    check: Callable[[Collection[str]], str | None] = field(kw_only=True)
+
+    def find(self, names: Collection[str], error: Callable[[str], RawFormatError]) -> tuple[str | None, str]:
+        found = super().find(names, error)
+        if finding := self.check([name for name in names if name not in found]):
+            raise error(finding)
+        return found
+
+
+def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[str]:
+    """Return the format of each raw file; all are opened once before the first is read to its end.
+
+    Raises:
+        RawFormatError: a file cannot be opened, or its format cannot be told.
+        OptionError: a file is given twice, or an option does not fit it.
+    """
+    formats: list[str] = []
+    seen: dict[tuple[int, int], Path] = {}
+    for path in options.raw:
+        with RawFile(path, options.encoding) as raw:
+            formats.append(detect_format(raw) if options.format == "auto" else options.format)
+        status = path.stat()
+        if (first := seen.setdefault((status.st_dev, status.st_ino), path)) is not path:
+            raise OptionError(f"{path}: given twice, first as {first}; name every raw file once")
+        for option, column in (("--id-column", options.id_column), ("--sequence-column", options.sequence_column)):
+            if column is not None and formats[-1] not in ("csv", "tsv", "jsonl"):
+                raise OptionError(f"{path}: {option} {column} is for csv, tsv and jsonl, and this file is "
+                                  f"{formats[-1]}; leave the option out, or name another --format")
+        if rule.kind == "file":
+            try:
+                split_of_file(path.name)
+            except ValueError as error:
+                raise OptionError(f"{path}: {error}") from None
+    return formats
+
+
+def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, Any]:
+    """Return sources and options: what decides the content, and nothing that does not."""
+    digests = []
+    for path in sources:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
+    names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "encoding", "seed")
+    chosen = {name: getattr(options, name) for name in names}
+    return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}
 
 
 def check_output(out: Path, overwrite: bool, inputs: list[Path]) -> None:
@@ -103,7 +165,9 @@ def check_output(out: Path, overwrite: bool, inputs: list[Path]) -> None:
         raise OptionError(f"--out {out}: this is one of the inputs; choose another name")
     if out.is_dir():
         raise OptionError(f"--out {out}: this is a folder; expected a file name")
+    if out.exists() and not out.is_file():
+        raise OptionError(f"--out {out}: this is a device or a pipe; expected a file name")
     if out.exists() and not overwrite:
         raise OptionError(f"--out {out}: the file exists; choose another name, or replace it with --overwrite")
     if not os.access(out.parent, os.W_OK):
-        raise OptionError(f"--out {out}: the folder {out.parent} cannot be written")
+        raise OptionError(f"--out {out}: the folder {out.parent} cannot be written; choose another")

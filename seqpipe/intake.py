@@ -8,46 +8,76 @@ the rest of it lies in spools in the output's folder.
 
 from __future__ import annotations
 
-import hashlib
+import os
 from array import array
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seqpipe import labels
-from seqpipe.encoding import Encoded, Features, FoundInts, collect_sequences
+from seqpipe.encoding import Encoded, Features, collect_sequences
 from seqpipe.errors import RawFormatError
-from seqpipe.layout import dataset_name
+from seqpipe.layout import MAX_COLUMN_NAME, dataset_name
 from seqpipe.options import PreprocessOptions
+from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.records import Record
 from seqpipe.splits import SPLIT_NAMES, SplitRule
 from seqpipe.spool import RaggedSpool
 from seqpipe.summary import channel_moments, summarise_lengths
 from seqpipe.writer import Content
 
-RESERVED = ("id", "index")
+LabelTable = dict[str, tuple[dict[str, str], int]]
+MAX_SPLITS = 1000
 
 
 class Intake:
-    """Everything the records of one import have said so far."""
+    """Everything the records of one import have said so far.
 
-    def __init__(
-        self,
-        folder: Path,
-        options: PreprocessOptions,
-        rule: SplitRule,
-        table: dict[str, tuple[dict[str, str], int]] | None,
-    ) -> None:
+    Args:
+        folder: for the spools.
+        options: as the user gave them.
+        rule: the parsed ``--split``.
+        table: what is joined to the records by id, as ``read_labels`` returns it; may be empty.
+    """
+
+    def __init__(self, folder: Path, options: PreprocessOptions, rule: SplitRule, table: LabelTable) -> None:
         self._folder, self._options, self._rule, self._table = folder, options, rule, table
+        self._joined = next(iter(table.values()), ({}, 0))[0].keys()
         self._sequences: Encoded | None = None
         self._ids = RaggedSpool(folder / "id")
-        self._columns: dict[str, RaggedSpool] = {}
+        self._columns: dict[str, RaggedSpool] = {}  # those of the records, then those of the table
         self._label_column: str | None = None
         self._hashes, self._lines, self._split_numbers = array("q"), array("Q"), array("H")
         self._splits: dict[str | None, int] = {}
         self._files: list[tuple[int, Path]] = []  # first record of each file
+        self._file_name = ""
         self._unlabelled: list[str] = []
+
+    def check_columns(self, names: Collection[str]) -> str | None:
+        """Return what is wrong with the columns of a file besides id and sequence, None if nothing is."""
+        if both := [name for name in names if name in self._joined]:
+            return (f"column {both[0]!r} stands both here and in {self._options.labels}; rename it or take it out "
+                    "in one of the two")
+        every = [*names, *self._joined]
+        for option, wanted in (("--label-column ", self._options.label_column), ("--split column:", self._rule.column)):
+            if wanted and wanted not in every:
+                return (f"there is no column {wanted!r} for {option}{wanted}; besides id and sequence the columns "
+                        f"are {', '.join(map(repr, every)) or 'none'}; name one of them")
+        label = find_label_column(self._options, every)
+        for name in every:
+            if name in ("id", "index") or (name == "label" and label not in (None, name)):
+                return (f"column {name!r} has a name that seqpipe gives to another thing (the record's id, its row "
+                        "number, its label); rename it")
+            if len(name.encode("utf-8", "surrogatepass")) > MAX_COLUMN_NAME:
+                return f"column {name[:40]!r}... has a name of more than {MAX_COLUMN_NAME} bytes; shorten it"
+        return None
+
+    def start_file(self, path: Path) -> None:
+        """Say that the records to come are those of ``path``."""
+        self._files.append((len(self._lines), path))
+        self._file_name = path.name
 
     def add(self, record: Record, number: int) -> None:
         """Take one record, the ``number``-th of its file (from 1).
@@ -55,36 +85,43 @@ class Intake:
         Raises:
             RawFormatError: it is not allowed; the message names file, line and id.
         """
-        record_id = name_record(record, number)
-        if not self._files or self._files[-1][1] is not record.path:
-            self._files.append((len(self._lines), record.path))
-        columns = self._joined(record, record_id)
-        if columns is None:
-            return  # ``finish`` refuses the import, naming all records without a row
+        record_id, columns = name_record(record, number), record.columns
+        if self._table:
+            if record_id not in self._table:
+                self._unlabelled.append(record_id)
+                return  # ``finish`` refuses the import, naming all records without a row
+            columns = {**columns, **self._table[record_id][0]}
         if self._sequences is None:
             self._start(record, columns)
-        elif columns.keys() != self._columns.keys():
+        if columns.keys() != self._columns.keys() or len(columns) != len(record.columns) + len(self._joined):
             raise record.error(
-                f"has the columns {sorted(columns)}, but the first record has {sorted(self._columns)}; "
-                "expected the same in all records"
+                f"has the columns {sorted(record.columns)}, but the first record has "
+                f"{sorted(self._columns.keys() - self._joined)}; expected the same in all records"
             )
         self._add_sequence(record)
         if self._label_column is not None and not columns[self._label_column]:
-            raise record.error(f"the label (column {self._label_column!r}) is empty; expected one, "
-                               "or use --label-type none")
-        split = self._rule.split_of(record, record_id, columns)
+            raise self._error(record_id, record.path, record.line, self._label_column,
+                              "the label is empty; fill it in, or use --label-type none")
+        try:
+            split = self._rule.split_of(record_id, self._file_name, columns)
+        except ValueError as error:
+            raise self._error(record_id, record.path, record.line, self._rule.column, str(error)) from None
+        split_number = self._splits.setdefault(split, len(self._splits))
+        if split_number == MAX_SPLITS:
+            raise self._error(record_id, record.path, record.line, self._rule.column,
+                              f"found more than {MAX_SPLITS} different splits; choose another column for --split")
         try:
             self._ids.append(record_id.encode())
             for name, text in columns.items():
                 self._columns[name].append(text.encode())
         except UnicodeEncodeError as error:
-            raise record.error(f"text that UTF-8 cannot hold ({error})") from None
-        self._split_numbers.append(self._splits.setdefault(split, len(self._splits)))
+            raise record.error(f"text that UTF-8 cannot hold ({error}); correct it") from None
+        self._split_numbers.append(split_number)
         self._hashes.append(hash(record_id))
         self._lines.append(record.line)
 
-    def finish(self, formats: list[str]) -> tuple[dict[str, Content], dict[str, Any], list[str]]:
-        """Return the store's contents, its header, and notes for the user."""
+    def finish(self, formats: list[str]) -> tuple[dict[str, Content], dict[str, Any]]:
+        """Return the store's contents, and its header without the provenance."""
         self._check_unlabelled()
         assert self._sequences is not None, "readers refuse a file without records"
         self._check_duplicates()
@@ -116,47 +153,23 @@ class Intake:
                 for name, rows in {"all": np.arange(len(lengths)), **splits}.items()
             },
             "input": self._input(formats),
-            "provenance": self._provenance(),
         }
         if isinstance(self._sequences, Features):
             train = splits.get("train", np.arange(len(lengths), dtype="<u8"))
             header["moments"] = channel_moments(self._sequences.array(), offsets, train)
-        return contents, header, self._notes(header)
-
-    def close(self) -> None:
-        for spool in (self._ids, *self._columns.values()):
-            spool.close()
-
-    def _joined(self, record: Record, record_id: str) -> dict[str, str] | None:
-        """Return the record's columns with those of the joined table, None where it has no row."""
-        if self._table is None:
-            return record.columns
-        row = self._table.get(record_id)
-        if row is None:
-            self._unlabelled.append(record_id)
-            return None
-        if both := record.columns.keys() & row[0].keys():
-            raise record.error(f"the columns {sorted(both)} stand both here and in {self._options.labels}; "
-                               "rename or drop them in one")
-        return {**record.columns, **row[0]}
+        return contents, header
 
     def _start(self, record: Record, columns: dict[str, str]) -> None:
         """Decide with the first record what is read, and how."""
-        wanted = self._options.label_column
-        if wanted is not None and wanted not in columns:
-            raise record.error(f"no column {wanted!r} for --label-column; the columns are {sorted(columns)}")
-        if self._options.label_type != "none":
-            self._label_column = wanted or ("label" if "label" in columns else None)
-        taken = [*RESERVED, *(["label"] if self._label_column not in (None, "label") else [])]
-        if clash := [name for name in taken if name in columns]:
-            raise record.error(f"the column {clash[0]!r} has a name that seqpipe gives to another thing "
-                               "(id of the record, its row number, its label); rename it")
+        if finding := self.check_columns(record.columns):
+            raise record.error(finding)
+        self._label_column = find_label_column(self._options, columns)
         for position, name in enumerate(columns):
             self._columns[name] = RaggedSpool(self._folder / f"column{position}")
         try:
             self._sequences = collect_sequences(self._folder, self._options.alphabet, record.sequence)
         except ValueError as error:
-            raise record.error(str(error)) from None
+            raise record.error(str(error), line=record.sequence_line) from None
 
     def _add_sequence(self, record: Record) -> None:
         assert self._sequences is not None
@@ -166,37 +179,41 @@ class Intake:
         try:
             self._sequences.append(record.sequence)
         except ValueError as error:
-            remedy = ("" if isinstance(self._sequences, Features | FoundInts)
-                      else "; correct the record, or choose another --alphabet")
-            raise record.error(f"{error}{remedy}", line=record.sequence_line) from None
+            raise record.error(f"{error}; {self._sequences.remedy}", line=record.sequence_line) from None
 
-    def _error(self, i: int, finding: str) -> RawFormatError:
-        """Return the error about record ``i``, after the pass over the input."""
+    def _error(self, record_id: str, path: Path, line: int, column: str, finding: str) -> RawFormatError:
+        """Return the error about a record's ``column``: at the record, or at its row of the joined table."""
+        if column in self._joined and self._options.labels is not None:
+            path, line = self._options.labels, self._table[record_id][1]
+        where = f"column {column!r}: " if column else ""
+        return RawFormatError(f"{path}:{line}: record {record_id!r}: {where}{finding}", path=path, line=line)
+
+    def _place(self, i: int) -> tuple[str, Path, int]:
+        """Return id, path and line of record ``i``, after the pass over the input."""
         path = next(path for first, path in reversed(self._files) if first <= i)
-        line = self._lines[i]
-        return RawFormatError(f"{path}:{line}: record {self._ids.text(i)!r}: {finding}", path=path, line=line)
+        return self._ids.text(i), path, self._lines[i]
 
     def _check_duplicates(self) -> None:
+        """Refuse the first record whose id was given before."""
         hashes = np.frombuffer(self._hashes, np.int64)
         order = np.argsort(hashes, kind="stable")
-        for k in np.flatnonzero(np.diff(hashes[order]) == 0):
-            first, second = int(order[k]), int(order[k + 1])
-            if self._ids.text(first) == self._ids.text(second):
-                path = next(path for start, path in reversed(self._files) if start <= first)
-                raise self._error(second, f"the id was given before, at {path}:{self._lines[first]}; "
-                                          "ids must be unique: rename or remove one of the two")
+        again = np.flatnonzero(np.diff(hashes[order]) == 0)
+        for k in again[np.argsort(order[again + 1])]:
+            record_id, path, line = self._place(int(order[k]))
+            second = self._place(int(order[k + 1]))
+            if second[0] == record_id:
+                raise self._error(*second, "", f"the id was given before, at {path}:{line}; ids must be unique: "
+                                               "rename or remove one of the two")
 
     def _check_unlabelled(self) -> None:
-        if self._table is None:
+        """Refuse an import whose records and joined table do not match, naming the first of each side."""
+        if not self._table:
             return
         known = set(self._ids.texts())
         spare = [f"{name!r} (line {line})" for name, (_, line) in self._table.items() if name not in known]
-        findings = []
-        if self._unlabelled:
-            findings.append(f"{len(self._unlabelled)} records have no row here: "
-                            f"{', '.join(map(repr, self._unlabelled[:5]))}{', …' * (len(self._unlabelled) > 5)}")
-        if spare:
-            findings.append(f"{len(spare)} rows have no record: {', '.join(spare[:5])}{', …' * (len(spare) > 5)}")
+        findings = [f"{what} ({len(found)}): {', '.join(found[:5])}{', …' * (len(found) > 5)}"
+                    for what, found in (("records without a row here", list(map(repr, self._unlabelled))),
+                                        ("rows without a record", spare)) if found]
         if findings:
             raise RawFormatError(f"{self._options.labels}: {'; '.join(findings)}; expected one row for each "
                                  "record; correct the ids", path=self._options.labels)
@@ -204,12 +221,13 @@ class Intake:
     def _encode_labels(self) -> tuple[str, list[str], np.ndarray | None]:
         if self._label_column is None:
             return "none", [], None
-        texts = self._columns[self._label_column]
-        kind = self._options.label_type
+        column, kind = self._label_column, str(self._options.label_type)
+        texts = self._columns[column]
         if kind == "auto":
-            kind = labels.choose_label_type(texts.texts())  # type: ignore[assignment]
+            kind = labels.choose_label_type(texts.texts())
         if kind == "number":
-            return kind, [], labels.encode_numbers(texts.texts(), self._error)
+            return kind, [], labels.encode_numbers(
+                texts.texts(), lambda i, finding: self._error(*self._place(i), column, finding))
         numbers, names = labels.encode_classes(texts.texts())
         return kind, names, numbers
 
@@ -231,32 +249,6 @@ class Intake:
             "encoding": self._options.encoding,
         }
 
-    def _provenance(self) -> dict[str, Any]:
-        """Return sources and options: what decides the content, and nothing that does not."""
-        sources = [*self._options.raw, *([self._options.labels] if self._options.labels else [])]
-        digests = []
-        for path in sources:
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            digests.append({"name": path.name, "size": path.stat().st_size, "sha256": digest})
-        names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "encoding", "seed")
-        options = {name: getattr(self._options, name) for name in names}
-        return {"sources": digests, "options": options | {"alphabet": Path(self._options.alphabet).name}}
-
-    def _notes(self, header: dict[str, Any]) -> list[str]:
-        count, classes = len(self._lines), header["classes"]
-        notes = []
-        if header["label_type"] == "class" and self._options.label_type == "auto":
-            notes.append("labels are taken as classes; --label-type number reads them as numbers")
-        if len(classes) == 1:
-            notes.append(f"all records have the same label, {classes[0]!r}: there is nothing to classify")
-        elif len(classes) > max(100, count // 2):
-            notes.append(f"{len(classes):,} classes for {count:,} records: are these labels?")
-        notes += [f"the split {name!r} is empty" for name in SPLIT_NAMES
-                  if self._rule.kind == "random" and name not in header["splits"]
-                  and dict(zip(SPLIT_NAMES, self._rule.shares, strict=False)).get(name, 0) > 0]
-        return notes
-
 
 def _text_content(column: str, spool: RaggedSpool) -> dict[str, Content]:
     name = f"metadata/{dataset_name(column)}"
@@ -272,6 +264,13 @@ def _column_content(column: str, spool: RaggedSpool) -> dict[str, Content]:
     return {f"metadata/{dataset_name(column)}": Content.of(np.fromiter(map(parse, spool.texts()), kind))}
 
 
+def find_label_column(options: PreprocessOptions, names: Collection[str]) -> str | None:
+    """Return the column with the labels, None without labels."""
+    if options.label_type == "none":
+        return None
+    return options.label_column or ("label" if "label" in names else None)
+
+
 def name_record(record: Record, number: int) -> str:
     """Return the record's id, or STEM:n for the ``number``-th record (from 1) of a file without ids.
 
@@ -279,8 +278,13 @@ def name_record(record: Record, number: int) -> str:
         RawFormatError: the id is empty or holds NUL.
     """
     if record.id is None:
-        path = record.path.with_suffix("") if record.path.suffix in (".gz", ".bz2", ".xz") else record.path
-        return f"{path.stem}:{number}"
+        path = record.path.with_suffix("") if record.path.suffix.lower() in SUFFIXES else record.path
+        return f"{file_text(path.stem)}:{number}"
     if not record.id or "\0" in record.id:
-        raise record.error(f"the id is {record.id!r}; expected text without NUL")
+        raise record.error(f"the id is {record.id!r}; expected text without NUL; correct it")
     return record.id
+
+
+def file_text(name: str) -> str:
+    """Return a file name as text that UTF-8 can hold: file systems allow other bytes too."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -14,9 +14,10 @@ import numpy as np
 from seqpipe.errors import SeqpipeError
 
 MAX_DIGITS = 15  # a float64 keeps every decimal number of up to 15 digits
-# Only spellings that come back the same from the number: "007" or "+1" stay text.
+LARGEST = float(np.finfo(np.float32).max)  # what a label may be: batches hold float32
+# Only what a number gives back the same: "007" or "+1" stay text.
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.([0-9]+))?([eE][+-]?[0-9]+)?")
 
 
 def parse_number(text: str) -> float | None:
@@ -28,14 +29,21 @@ def parse_number(text: str) -> float | None:
 
 
 def choose_label_type(texts: Iterable[str]) -> str:
-    """Return ``number`` where all texts are numbers and any is no integer, else ``class``."""
-    fractional = False
+    """Return ``number`` where a fraction is among the texts, else ``class``.
+
+    NaN and infinities are taken for numbers where nothing else than numbers is there, so that
+    they are refused; among texts they are texts.
+    """
+    text_seen, special_seen = False, False
     for text in texts:
         number = parse_number(text)
         if number is None:
-            return "class"
-        fractional = fractional or not number.is_integer()
-    return "number" if fractional else "class"
+            text_seen = True
+        elif not math.isfinite(number):
+            special_seen = True
+        elif not number.is_integer():
+            return "number"
+    return "number" if special_seen and not text_seen else "class"
 
 
 def encode_classes(texts: Iterable[str]) -> tuple[np.ndarray, list[str]]:
@@ -68,18 +76,42 @@ def encode_numbers(texts: Iterable[str], error: Callable[[int, str], SeqpipeErro
             number = parse_number(text)
             if number is None or not math.isfinite(number):
                 raise error(i, f"label {text!r} is no finite number; correct it, or use --label-type class")
+            if abs(number) > LARGEST:
+                raise error(i, f"label {text!r} is out of the range of float32, in which batches hold labels; "
+                               "scale the labels, or use --label-type class")
             yield number
 
     return np.fromiter(numbers(), np.float64)
 
 
 def column_type(texts: Iterable[str]) -> str:
-    """Return ``<i8`` or ``<f8`` where such numbers hold exactly what every text says, else ``text``."""
-    integers = True
+    """Return ``<i8`` or ``<f8`` where such numbers hold exactly what every text says, else ``text``.
+
+    Numbers they are where one way of writing numbers gives every text: as integers, with a fixed
+    count of decimals ("0.50"), or as short as can be, with or without the ".0" of whole numbers.
+    """
+    ways: set[str] | None = None
     for text in texts:
-        if integers and INTEGER.fullmatch(text):
-            continue
-        integers = False
-        if not NUMBER.fullmatch(text) or not math.isfinite(float(text)) or len(text) > MAX_DIGITS:
+        here = _ways_of_writing(text)
+        ways = here if ways is None else ways & here
+        if not ways:
             return "text"
-    return "<i8" if integers else "<f8"
+    return "<i8" if ways and "integer" in ways else "<f8"
+
+
+def _ways_of_writing(text: str) -> set[str]:
+    """Return the ways of writing numbers by which a number could have become this text."""
+    if INTEGER.fullmatch(text):
+        return {"integer", "short"} if len(text) <= MAX_DIGITS else {"integer"}
+    match = NUMBER.fullmatch(text)
+    if match is None:
+        return set()
+    ways = set()
+    if match[1] and not match[2] and len(text) <= MAX_DIGITS:
+        ways.add(f"{len(match[1])} decimals")
+    number = repr(float(text))
+    if text == number:
+        ways.add("with .0")
+    if text == number.removesuffix(".0"):
+        ways.add("short")
+    return ways

@@ -6,9 +6,9 @@ Place in the flow: sequences + samplers + collate -> [loading] -> training.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +18,14 @@ from torch.utils.data import DataLoader, Subset
 
 from seqpipe.batch import Batch
 from seqpipe.collate import PADDINGS
+from seqpipe.device import count_cores
 from seqpipe.errors import SeqpipeError
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset, Transform
 
 DEFAULT_BATCH_SIZE = 32
 MAIN_GUARD = """\
-A loader process died while it started. Under the start method {method!r} each such process runs your
+A loader process ended before its first batch. Under the start method {method!r} each such process runs your
 script again from its top, so the code that uses the loader must stand below these two lines:
 
 if __name__ == "__main__":
@@ -50,37 +51,44 @@ class SequenceLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be epoch ``epoch`` (0-based)."""
+        _check_count("epoch", epoch, 0)
         self._next_epoch = epoch
 
     def __iter__(self) -> Any:
-        self._plan.set_epoch(self._next_epoch)
-        self._sequences.epoch = self._next_epoch
+        epoch = self._next_epoch
         self._next_epoch += 1
-        try:
+        self._plan.set_epoch(epoch)
+        self._sequences.epoch = epoch
+        # A default device of the user's would take the seed that torch draws here away from our generator.
+        with self._explained_start(), torch.device("cpu"):
             batches = super().__iter__()
-        except RuntimeError as error:
-            self._explain_start(error)
-            raise
-        return self._batches(batches)
+        return self._batches(batches, epoch)
 
-    def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _batches(self, batches: Iterator[Batch], epoch: int) -> Iterator[Batch]:
+        with self._explained_start():
+            batch = next(batches, None)
+        while batch is not None:
+            yield batch
+            # Without workers the samples are read here, and another loader over the same dataset may
+            # have set its own epoch since.
+            self._sequences.epoch = epoch
+            batch = next(batches, None)
+
+    @contextmanager
+    def _explained_start(self) -> Iterator[None]:
+        """Say the two lines to add where a worker could not start for want of a ``__main__`` guard."""
         try:
-            first = next(batches, None)
-        except (RuntimeError, OSError, EOFError) as error:
-            self._explain_start(error)
+            yield
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
+            method = method or torch.multiprocessing.get_start_method()
+            # Python's words for a start within a start, and torch's for a worker that ended; those for
+            # an error that the dataset raised in a worker begin with "Caught".
+            text = str(error)
+            ended = not isinstance(error, RuntimeError) or "exited unexpectedly" in text or "bootstrapping" in text
+            if self.num_workers and method != "fork" and ended and not text.startswith("Caught "):
+                raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
             raise
-        if first is not None:
-            yield first
-            yield from batches
-
-    def _explain_start(self, error: Exception) -> None:
-        """Raise the two lines to add where a worker could not start for want of a ``__main__`` guard."""
-        method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
-        method = method or torch.multiprocessing.get_start_method()
-        # torch's words for a worker that died, and Python's for a start within a start.
-        died = isinstance(error, OSError | EOFError) or "exited unexpectedly" in str(error)
-        if self.num_workers and method != "fork" and (died or "bootstrapping phase" in str(error)):
-            raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
 
 
 def get_dataloader(
@@ -116,26 +124,32 @@ def get_dataloader(
         pad_to_multiple: the padded length is rounded up to a multiple of this.
         drop_last: leave out a batch that is not full.
         pin_memory: page-locked batches; ``auto`` where there is CUDA.
-        seed: of the order and of the transform.
+        seed: of the order and, with a path, of the transform; 0 or more.
         options: further arguments of torch's DataLoader, such as ``multiprocessing_context``.
 
     Raises:
         StoreError: the path is no store, or has no such split.
         ValueError: an argument is out of range or does not go with another.
     """
+    batch_size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size
+    for name, value, least in (
+        ("batch_size", batch_size, 1), ("pad_to_multiple", pad_to_multiple, 1), ("seed", seed, 0),
+        ("subset", 1 if subset is None else subset, 1), ("num_workers", 0 if num_workers == "auto" else num_workers, 0),
+    ):
+        _check_count(name, value, least)
+    for name, choice, choices in (
+        ("padding", padding, tuple(PADDINGS)), ("padding_side", padding_side, ("right", "left")),
+        ("pin_memory", pin_memory, (True, False, "auto")),
+    ):
+        if choice not in choices:
+            raise ValueError(f"{name}={choice!r}; expected one of {', '.join(map(repr, choices))}")
+    if taken := sorted({"sampler", "batch_sampler", "collate_fn", "generator"} & set(options)):
+        raise ValueError(f"{taken[0]}: get_dataloader makes its own; for another one use torch's "
+                         "DataLoader(SequenceDataset(...), ...)")
     dataset = _as_dataset(data, split, transform, seed)
     if subset is not None:
-        if subset < 1:
-            raise ValueError(f"subset={subset}; expected 1 or more sequences")
         print(f"subset: the first {min(subset, len(dataset)):,} of {len(dataset):,} sequences", file=sys.stderr)
         dataset = Subset(dataset, range(min(subset, len(dataset))))
-    batch_size = DEFAULT_BATCH_SIZE if batch_size is None else batch_size
-    if batch_size < 1 or pad_to_multiple < 1:
-        raise ValueError(f"batch_size={batch_size}, pad_to_multiple={pad_to_multiple}; expected 1 or more")
-    if padding not in PADDINGS:
-        raise ValueError(f"padding={padding!r}; expected one of {', '.join(PADDINGS)}")
-    if padding_side not in ("right", "left"):
-        raise ValueError(f"padding_side={padding_side!r}; expected 'right' or 'left'")
     has_transform = base_dataset(dataset).transform is not None
     if has_transform and options.get("persistent_workers"):
         raise ValueError("persistent_workers=True keeps a transform at the first epoch's draws; leave it out")
@@ -191,9 +205,14 @@ def _as_dataset(
     return data
 
 
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r}; expected a whole number, {least} or more")
+
+
 def _auto_workers(has_transform: bool) -> int:
     """Return how many loader processes pay: none on a mapped store, unless a transform does work."""
     if not has_transform:
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     return max(0, min(4, cores - 1))

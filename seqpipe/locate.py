@@ -3,9 +3,9 @@
 Place in the flow: seqs.h5 -> [locate] -> store (which maps the bytes and reads them).
 
 h5py opens the file, says where each array starts, and is closed again; it reads no data. Only
-the objects of ``layout`` are opened, by hard links, one path component at a time. Refused are
-links of other kinds, external or virtual storage, chunks and filters, types that are not plain
-numbers, and arrays that overlap or reach past the end of the file.
+objects at the paths of ``layout`` are opened, by hard links, one path component at a time.
+Refused are links of other kinds, external or virtual storage, chunks and filters, types that are
+not plain numbers, and arrays that overlap or reach past the end of the file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 from seqpipe.errors import StoreError
-from seqpipe.layout import FORMAT, FORMAT_VERSION, GROUPS, NUMBER_TYPES, SIGNATURE
+from seqpipe.layout import FORMAT, FORMAT_VERSION, NUMBER_TYPES, SIGNATURE, is_array, is_group
 
-MAX_LINKS = 10_000  # per group
-MAX_DEPTH = 4  # /checksums/metadata/NAME/values
-ROOT = frozenset(GROUPS) | {"values", "offsets", "header"}
+# What h5py makes of a damaged file, besides OSError.
+DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,14 @@ def locate(path: Path) -> dict[str, Extent]:
     """
     size = _check_file(path)
     try:
-        file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0)
-    except OSError as error:
-        reason = "it is cut short" if "truncated" in str(error) else "HDF5 cannot open it"
+        with h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0) as file:
+            _check_attributes(path, file)
+            extents = dict(_walk(path, file.id, ""))
+    except DAMAGE as error:
+        reason = "it is cut short" if "truncated" in str(error) else "HDF5 cannot read its structure"
         raise StoreError(
             f"{path}: damaged: {reason} ({error}); copy it again, or make it again with preprocess", path=path
         ) from None
-    try:
-        with file:
-            _check_attributes(path, file)
-            extents = dict(_walk(path, file.id, ""))
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise StoreError(f"{path}: damaged: HDF5 cannot read its structure ({error})", path=path) from None
     _check_extents(path, extents, size)
     return extents
 
@@ -72,13 +68,16 @@ def _check_file(path: Path) -> int:
     """Return the size in bytes of a regular file that starts like HDF5."""
     try:
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+            kind = "a folder, no regular file" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise StoreError(f"{path}: expected a store, found {kind}; name a file made by preprocess", path=path)
+        with open(path, "rb") as file:
+            start = file.read(len(SIGNATURE))
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file; make a store with: seqpipe preprocess RAW --out {path}",
                          path=path) from None
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{path}: expected a store, found something that is no regular file", path=path)
-    with open(path, "rb") as file:
-        start = file.read(len(SIGNATURE))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be opened ({error})", path=path) from None
     if start != SIGNATURE:
         cut = " (or one cut to almost nothing)" if SIGNATURE.startswith(start) else ""
         raise StoreError(
@@ -90,50 +89,70 @@ def _check_file(path: Path) -> int:
 
 
 def _check_attributes(path: Path, file: h5py.File) -> None:
-    found = file.attrs["format"] if "format" in file.attrs else None
+    found = _attribute(file, b"format", np.dtype(f"S{len(FORMAT)}"))
     if found != FORMAT.encode():
         raise StoreError(
             f"{path}: an HDF5 file, but not a seqpipe store: expected the root attribute "
-            f"format={FORMAT!r}, found {found!r}",
+            f"format={FORMAT!r}; turn raw files into one with: seqpipe preprocess RAW --out seqs.h5",
             path=path,
         )
-    version = int(file.attrs["format_version"])
-    if version > FORMAT_VERSION:
+    version = _attribute(file, b"format_version", np.dtype("<u4"))
+    if version is not None and version > FORMAT_VERSION:
         raise StoreError(
             f"{path}: store of format version {version}, this seqpipe reads up to {FORMAT_VERSION}; "
             "install a newer seqpipe",
             path=path,
         )
-    if int(file.attrs["complete"]) != 1:
+    complete = _attribute(file, b"complete", np.dtype("u1"))
+    if version != FORMAT_VERSION or complete not in (0, 1):
+        raise StoreError(
+            f"{path}: damaged: the root attributes say format_version={version}, complete={complete}; "
+            f"expected {FORMAT_VERSION} and 1; make it again with preprocess", path=path,
+        )
+    if not complete:
         raise StoreError(f"{path}: incomplete: its writing never ended; make it again with preprocess", path=path)
+
+
+def _attribute(file: h5py.File, name: bytes, dtype: np.dtype) -> Any:
+    """Return a scalar root attribute of exactly this type, or None."""
+    if not h5py.h5a.exists(file.id, name):
+        return None
+    attribute = h5py.h5a.open(file.id, name)
+    # Looked at before it is read: its size is what the file says.
+    if attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR or attribute.dtype != dtype:
+        return None
+    value = np.empty((), dtype)
+    attribute.read(value)
+    return value[()].item()
 
 
 def _walk(path: Path, group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[str, Extent]]:
     """Yield the arrays below ``group``, a group reached by hard links alone."""
-    def refuse(name: str, found: str) -> StoreError:
-        return StoreError(
-            f"{path}: /{prefix}{name} is {found}, which a store never holds; do not trust this file", path=path
-        )
-
-    if group.get_num_objs() > MAX_LINKS or prefix.count("/") > MAX_DEPTH:
-        raise refuse("", f"a group of {group.get_num_objs()} links at depth {prefix.count('/')}")
-    for index in range(group.get_num_objs()):
-        raw = group.get_objname_by_idx(index)
-        name = raw.decode("utf-8", "backslashreplace")
+    names: list[bytes] = []
+    group.links.iterate(names.append)
+    for raw in names:
+        name = prefix + raw.decode()
         if group.links.get_info(raw).type != h5py.h5l.TYPE_HARD:
-            raise refuse(name, "a soft or external link")
-        if not prefix and name not in ROOT:
-            raise refuse(name, "an unknown object")
+            raise _refusal(path, name, "a soft or external link")
+        if b"/" in raw or not (is_array(name) or is_group(name)):
+            raise _refusal(path, name, "an unknown object")
         obj = h5py.h5o.open(group, raw)
-        if isinstance(obj, h5py.h5g.GroupID) and (prefix or name in GROUPS):
-            yield from _walk(path, obj, f"{prefix}{name}/")
-        elif isinstance(obj, h5py.h5d.DatasetID):
+        if isinstance(obj, h5py.h5d.DatasetID) and is_array(name):
             problem, extent = _extent(obj)
             if extent is None:
-                raise refuse(name, problem)
-            yield prefix + name, extent
+                raise _refusal(path, name, problem)
+            yield name, extent
+        elif isinstance(obj, h5py.h5g.GroupID) and is_group(name):
+            yield from _walk(path, obj, name + "/")
         else:
-            raise refuse(name, "neither the group nor the array expected there")
+            raise _refusal(path, name, "neither the group nor the array expected there")
+
+
+def _refusal(path: Path, name: str, found: str) -> StoreError:
+    return StoreError(
+        f"{path}: /{name} is {found}, which a store never holds; do not trust this file, "
+        "make the store again with preprocess", path=path,
+    )
 
 
 def _extent(dataset: h5py.h5d.DatasetID) -> tuple[str, Extent | None]:
@@ -142,11 +161,12 @@ def _extent(dataset: h5py.h5d.DatasetID) -> tuple[str, Extent | None]:
     if properties.get_external_count() > 0:
         return "an array with external storage", None
     if properties.get_layout() != h5py.h5d.CONTIGUOUS or properties.get_nfilters():
-        return "an array in chunks, virtual or compressed", None
-    if dataset.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+        return "an array in chunks, virtual, compressed or inside its own description", None
+    kind = dataset.get_type()
+    if kind.get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
         return "an array of something else than numbers", None
-    if dataset.dtype.str not in NUMBER_TYPES:
-        return f"an array of {dataset.dtype.str}", None
+    if dataset.dtype.str not in NUMBER_TYPES or kind != h5py.h5t.py_create(dataset.dtype):
+        return f"an array of {dataset.dtype.str}, or of numbers with a layout of their own", None
     if dataset.get_space().get_simple_extent_type() != h5py.h5s.SIMPLE:
         return "not a simple array", None
     extent = Extent(dataset.get_offset() or 0, tuple(map(int, dataset.shape)), dataset.dtype)

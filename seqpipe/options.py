@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from seqpipe.errors import OptionError
 
-RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...")]]
+RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="(required)")]]
 StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
 Padding = Literal["fill", "pad_sequence", "manual"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -40,19 +40,19 @@ class PreprocessOptions:
     alphabet: str = "auto"
     """auto, dna, rna, iupac, protein, chars, bytes, ints, or a file with one symbol a line."""
     id_column: str | None = None
-    """Column or key with the ids (default: id, where there is one; else ids are FILE:n)."""
+    """Column or key with the ids (default: id, where there is one; else ids are STEM:n)."""
     sequence_column: str | None = None
     """Column or key with the sequence (default: sequence, seq, text, tokens or values)."""
     label_column: str | None = None
     """Column or key with the label (default: label, where there is one)."""
     labels: Path | None = None
-    """CSV or TSV with an id column, joined by id; its other columns become metadata."""
+    """CSV or TSV with a column id, joined by it; its other columns become metadata."""
     label_type: Literal["auto", "class", "number", "none"] = "auto"
     """How labels are read; auto: a class, or a number where any label has a fraction."""
     split: str = "0.8,0.1,0.1"
     """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file, none."""
     encoding: str = "utf-8"
-    """Encoding of the raw text."""
+    """Encoding of the raw files and of LABELS."""
     seed: int = 0
     """Keys the random split."""
     overwrite: bool = False
@@ -60,6 +60,8 @@ class PreprocessOptions:
 
     def __post_init__(self) -> None:
         _check_minimum(self, seed=0)
+        if self.seed >= 2**64:
+            raise OptionError(f"--seed {self.seed}: expected less than 2**64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ class TrainOptions:
     rnn_path: Literal["auto", "masked", "packed"] = "auto"
     """masked: padded kernels, fast on a CPU; packed: PackedSequence; auto: by device."""
     epochs: int | None = None
-    """Passes over the train split (default: 12, or as many as make 1,000 steps; at most 100)."""
+    """Passes over the train split (default: 12, or as many as make 500 steps; at most 100)."""
     max_steps: int | None = None
     """Stop after this many optimizer steps."""
     max_time: float | None = None

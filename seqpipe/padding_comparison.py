@@ -2,29 +2,30 @@
 
 Place in the flow: store -> sequences -> collate -> [padding_comparison] -> table, comparison.csv.
 
-Strategies take turns, round by round, on the same batches in one process; medians are reported.
+Strategies take turns on each batch, right after it was read, as in a loader without workers; the one
+that goes first changes from batch to batch, and the kinds of batches take turns from round to round.
+Medians over rounds are reported. Memory holds one batch.
 """
 
 from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from seqpipe.batching import padding_share, plan_batches
-from seqpipe.collate import PADDINGS, Collate
+from seqpipe.collate import PADDINGS
 from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.options import ComparePaddingOptions
 from seqpipe.publish import published
-from seqpipe.sequences import Sample, SequenceDataset
+from seqpipe.sequences import SequenceDataset
 
+READ = "read"
 PLANS = {"random": False, "sorted": True}  # name -> sort pools by length
 
 
@@ -79,72 +80,84 @@ def compare_padding(options: ComparePaddingOptions) -> Comparison:
     dataset = SequenceDataset(options.data, options.split)
     if not len(dataset):
         raise OptionError(f"{options.data}: no sequences to measure on")
+    if options.out is not None:
+        _make_folder(options.out)
     lengths = np.asarray(dataset.lengths)
-    measurements, proved = [], 0
-    for plan, bucket in PLANS.items():
-        batches = plan_batches(lengths, batch_size=options.batch_size, shuffle=True, bucket=bucket, seed=options.seed)
-        batches = batches[: options.max_batches]
+    plans = {
+        name: plan_batches(lengths, batch_size=options.batch_size, shuffle=True, bucket=bucket, seed=options.seed)
+        [: options.max_batches] for name, bucket in PLANS.items()
+    }
+    for batches in plans.values():
         _prove(dataset, batches)
-        proved += len(batches)
-        measurements += _measure(dataset, plan, batches, options.rounds, 100 * padding_share(lengths, batches))
-    return Comparison(measurements, proved, _write_csv(options.out, measurements))
+    rounds = [
+        {name: _time_round(dataset, batches) for name, batches in plans.items()}
+        for _ in tqdm(range(options.rounds), desc="compare-padding", unit="round", disable=None)
+    ]
+    measurements = [
+        _summarize(name, [times[name] for times in rounds], lengths, batches, padding)
+        for name, batches in plans.items() for padding in PADDINGS
+    ]
+    return Comparison(measurements, sum(map(len, plans.values())), _write_csv(options.out, measurements))
 
 
 def _prove(dataset: SequenceDataset, batches: list[np.ndarray]) -> None:
     """Check that all strategies give one tensor, and that it unpads to the samples."""
     for indices in batches:
         samples = dataset.__getitems__(indices.tolist())
+        sequences = [sequence for sequence, _ in samples]
         padded = {name: collate(samples) for name, collate in PADDINGS.items()}
-        tensors = [batch.sequences.numpy() for batch in padded.values()]
+        first = next(iter(padded.values())).sequences.numpy()
         for name, batch in padded.items():
-            same = tensors[0].dtype == batch.sequences.numpy().dtype and np.array_equal(
-                tensors[0].view(np.uint8), batch.sequences.numpy().view(np.uint8))
-            unpadded = all(np.array_equal(row.view(np.uint8), sample.view(np.uint8))
-                           for row, (sample, _) in zip(batch.unpad(), samples, strict=True))
-            if not (same and unpadded):
+            if not (_identical([first], [batch.sequences.numpy()]) and _identical(sequences, batch.unpad())):
                 raise SeqpipeError(f"{dataset.store.path}: padding {name!r} changed the sequences of the rows "
-                                   f"{batch.index.tolist()}; this is a fault of seqpipe: please report it")
+                                   f"{[entry['index'] for _, entry in samples]}; this is a fault of seqpipe: please "
+                                   "report it")
 
 
-def _measure(
-    dataset: SequenceDataset, plan: str, batches: list[np.ndarray], rounds: int, padding_percent: float
-) -> list[Measurement]:
-    """Time each strategy, in turns, over the same batches."""
-    read_us: list[float] = []
-    pad_us: dict[str, list[float]] = {name: [] for name in PADDINGS}
-    indices = [batch.tolist() for batch in batches]
-    for _ in tqdm(range(rounds), desc=f"{plan} batches", unit="round", disable=None):
-        samples, seconds = _timed(lambda: [dataset.__getitems__(batch) for batch in indices])
-        read_us.append(1e6 * seconds / len(batches))
-        for name, collate in PADDINGS.items():
-            _, seconds = _timed(lambda: _pad_all(collate, samples))
-            pad_us[name].append(1e6 * seconds / len(batches))
+def _identical(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    """Return whether two lists of arrays are the same, bit for bit."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _time_round(dataset: SequenceDataset, batches: list[np.ndarray]) -> dict[str, float]:
+    """Return the microseconds a batch takes to be read (``read``), and to be padded by each strategy."""
+    seconds = dict.fromkeys([READ, *PADDINGS], 0.0)
+    strategies = list(PADDINGS.items())
+    for batch in batches:
+        started = time.perf_counter()
+        samples = dataset.__getitems__(batch.tolist())
+        seconds[READ] += time.perf_counter() - started
+        for name, collate in strategies:
+            started = time.perf_counter()
+            collate(samples)
+            seconds[name] += time.perf_counter() - started
+        strategies.append(strategies.pop(0))
+    return {name: 1e6 * total / len(batches) for name, total in seconds.items()}
+
+
+def _summarize(
+    plan: str, rounds: list[dict[str, float]], lengths: np.ndarray, batches: list[np.ndarray], padding: str
+) -> Measurement:
+    pad_us = median(times[padding] for times in rounds)
+    batch_us = pad_us + median(times[READ] for times in rounds)
     mean_size = sum(map(len, batches)) / len(batches)
-    return [
-        Measurement(plan, name, round(median(times), 2), round(total := median(times) + median(read_us), 2),
-                    round(1e6 * mean_size / total, 1), round(padding_percent, 2))
-        for name, times in pad_us.items()
-    ]
+    return Measurement(plan, padding, round(pad_us, 2), round(batch_us, 2), round(1e6 * mean_size / batch_us, 1),
+                       round(100 * padding_share(lengths, batches), 2))
 
 
-def _pad_all(collate: Collate, samples: list[list[Sample]]) -> None:
-    for batch in samples:
-        collate(batch)
-
-
-def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.perf_counter()
-    result = action()
-    return result, time.perf_counter() - started
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise OptionError(f"--out {folder}: expected a folder, found a file") from None
 
 
 def _write_csv(folder: Path | None, measurements: list[Measurement]) -> Path | None:
     if folder is None:
         return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise OptionError(f"--out {folder}: expected a folder, found a file") from None
     path = folder / "comparison.csv"
     with published(path, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")

@@ -26,7 +26,7 @@ from seqpipe.batch import Batch
 from seqpipe.batching import plan_batches
 from seqpipe.checkpoint import load_checkpoint
 from seqpipe.collate import fill
-from seqpipe.device import choose_device
+from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError
 from seqpipe.ingest import check_output
@@ -129,7 +129,12 @@ def predict(options: PredictOptions) -> PredictionSummary:
         raise OptionError(f"--split {options.split} goes with --data")
     check_output(options.out, options.overwrite, [*options.input, *([options.data] if options.data else []),
                                                   options.checkpoint])
-    predictor = Predictor(options.checkpoint, choose_device(options.device))
+    device = choose_device(options.device)
+    with few_threads(device):
+        return _predict(Predictor(options.checkpoint, device), options)
+
+
+def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary:
     metrics, total = None, None
     if options.data is not None:
         dataset = SequenceDataset(options.data, options.split)

@@ -6,8 +6,9 @@ A kill at any moment leaves the old file or the new one.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,8 @@ def published(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]
         mode: ``wb`` or ``w``.
         options: further arguments of ``open``, such as ``encoding``.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not the process id: two containers that share a folder may have the same.
+    temporary = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with open(temporary, mode, **options) as file:
             yield file
@@ -32,12 +34,14 @@ def published(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]
 
 def move_into_place(temporary: Path, path: Path) -> None:
     """Rename ``temporary`` to ``path``, in the same folder or file system, durably."""
-    with open(temporary, "rb") as file:
+    with open(temporary, "r+b") as file:  # Windows syncs only files open for writing
         os.fsync(file.fileno())
     os.replace(temporary, path)
     if os.name == "posix":
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            # The file has its name; some network file systems cannot sync a folder.
+            with suppress(OSError):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)

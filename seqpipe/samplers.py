@@ -44,7 +44,7 @@ class LengthBatchSampler(Sampler[list[int]]):
     def plan(self) -> list[np.ndarray]:
         """Return the batches of the current epoch, index arrays into the dataset."""
         return plan_batches(
-            np.asarray(self._lengths), batch_size=self.batch_size, shuffle=self._shuffle, bucket=self._bucket,
+            self._lengths, batch_size=self.batch_size, shuffle=self._shuffle, bucket=self._bucket,
             drop_last=self.drop_last, seed=self._seed, epoch=self.epoch,
         )
 

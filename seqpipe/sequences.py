@@ -30,21 +30,28 @@ class Lengths:
         return len(self._store) if self._rows is None else len(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an int for an integer, (n,) int64 for a slice or an index array."""
+        """Return an int for an integer, int64 for a slice, an index array or a mask.
+
+        Raises:
+            IndexError: an index is out of range, or a mask has another length.
+            TypeError: the key is none of these.
+        """
         if isinstance(key, slice):
-            return self._store.lengths(key if self._rows is None else self._rows[key].astype(np.int64))
-        scalar = np.ndim(key) == 0
-        if scalar:
-            key = operator.index(key)
-            key += len(self) if key < 0 else 0
-            if not 0 <= key < len(self):
-                raise IndexError(f"index {key} is out of range; expected 0 <= index < {len(self)}")
-        wanted = np.atleast_1d(np.asarray(key))
-        rows = np.arange(len(self))[wanted] if wanted.dtype == bool else wanted.astype(np.int64)
-        if self._rows is not None:
-            rows = self._rows[rows].astype(np.int64)
-        lengths = self._store.lengths(rows)
-        return int(lengths[0]) if scalar else lengths
+            return self._store.lengths(key if self._rows is None else self._rows[key])
+        if np.ndim(key) == 0:
+            return int(self[np.array([operator.index(key)])][0])
+        wanted = np.asarray(key)
+        if wanted.dtype == bool:
+            if wanted.shape != (len(self),):
+                raise IndexError(f"a mask of shape {wanted.shape} for {len(self)} lengths")
+            wanted = np.flatnonzero(wanted)
+        elif wanted.size and wanted.dtype.kind not in "iu":
+            raise TypeError(f"lengths take integers, slices, index arrays and masks; found {wanted.dtype}")
+        rows = wanted.astype(np.int64)
+        rows[rows < 0] += len(self)
+        if outside := rows[(rows < 0) | (rows >= len(self))].tolist():
+            raise IndexError(f"index {outside[0]} is out of range; expected 0 <= index < {len(self)}")
+        return self._store.lengths(rows if self._rows is None else self._rows[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
@@ -62,13 +69,15 @@ class SequenceDataset(Dataset[Sample]):
         transform: called as ``transform(encoded_sequence, metadata, rng)`` with a generator that
             depends on (seed, epoch, row) alone, so that its draws do not depend on workers;
             returns the new pair. It may shorten a sequence, never lengthen it.
-        columns: the metadata columns wanted; None is all. ``index`` is always there.
-        seed: keys the transform's generator.
+        columns: the metadata columns and tracks wanted; None is all. ``index`` is always there.
+        seed: keys the transform's generator; 0 or more.
 
     Raises:
         StoreError: the file is no store, or has no such split.
-        ValueError: a column does not exist.
+        ValueError: a column does not exist, or an argument has the wrong type.
     """
+
+    _DERIVED = frozenset({"_rows", "_reading"})  # made from the store; none of it travels in a pickle
 
     def __init__(
         self,
@@ -83,9 +92,16 @@ class SequenceDataset(Dataset[Sample]):
         self.transform = transform
         self.seed = seed
         self.epoch = 0
-        self.columns = list(self.store.metadata if columns is None else columns)
-        if unknown := [name for name in self.columns if name not in {*self.store.metadata, "index"}]:
-            raise ValueError(f"no metadata column {unknown[0]!r}; {self.store.path} has {list(self.store.metadata)}")
+        if transform is not None and not callable(transform):
+            raise ValueError(f"transform={transform!r}; expected a function of (encoded_sequence, metadata, rng)")
+        if seed < 0:
+            raise ValueError(f"seed={seed}; expected 0 or more")
+        known = [*self.store.metadata, *self.store.tracks]
+        if isinstance(columns, str):
+            raise ValueError(f"columns={columns!r}; expected a list of names, such as [{columns!r}]")
+        self.columns = known if columns is None else list(columns)
+        if unknown := [name for name in self.columns if name not in {*known, "index"}]:
+            raise ValueError(f"no metadata column {unknown[0]!r}; {self.store.path} has {known}")
         self._prepare()
 
     def __len__(self) -> int:
@@ -103,31 +119,44 @@ class SequenceDataset(Dataset[Sample]):
 
         Raises:
             IndexError: the index is out of range.
+            TypeError: the index is no integer.
         """
-        i = operator.index(index)
-        if i < 0:
-            i += len(self)
-        if not 0 <= i < len(self):
-            raise IndexError(f"index {index} is out of range; expected {-len(self)} <= index < {len(self)}")
-        row = i if self._rows is None else int(self._rows[i])
-        view = self.store.sequence(row)
+        num_sequences, rows, ends, values, num_values, numbers, texts, tracks = self._reading
+        try:
+            i = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"index {index!r}: a dataset takes one integer; for a part of it use torch.utils.data.Subset"
+            ) from None
+        if not 0 <= i < num_sequences:
+            if not -num_sequences <= i < 0:
+                raise IndexError(
+                    f"index {index} is out of range; expected {-num_sequences} <= index < {num_sequences}"
+                )
+            i += num_sequences
+        row = i if rows is None else rows[i]
+        after = row + 1
+        start, end = ends[row], ends[after]
+        if not start <= end <= num_values:
+            self.store.sequence(row)  # says what is damaged
+        sequence = values[start:end].copy()
         metadata: dict[str, Any] = {"index": row}
-        for name, column in self._read:
+        for name, column in numbers:
             metadata[name] = column[row]
-        if self._tracks:
-            start = int(self.store.offsets[row])
-            for name, track in self._tracks:
-                metadata[name] = track[start : start + len(view)].copy()
+        for name, text, text_ends in texts:
+            metadata[name] = text[text_ends[row] : text_ends[after]].tobytes().decode()
+        for name, track in tracks:
+            metadata[name] = track[start:end].copy()
         if self.transform is None:
-            return view.copy(), metadata
-        return self._transformed(view.copy(), metadata, row)
+            return sequence, metadata
+        return self._transformed(sequence, metadata, row)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return the samples of one batch, in the order of ``indices``."""
         return [self[index] for index in indices]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return {name: value for name, value in self.__dict__.items() if name not in self._DERIVED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -159,32 +188,47 @@ class SequenceDataset(Dataset[Sample]):
         return self.store.alphabet.decode(encoded_sequence)
 
     def _prepare(self) -> None:
-        """Derive from the store what ``__getitem__`` reads; none of it travels in a pickle."""
-        self._rows = None if self.split is None else self.store.split_rows(self.split)
-        columns = [(name, self.store.metadata[name]) for name in self.columns if name != "index"]
-        self._read = [(name, _label_reader(self.store, column) if name == "label" else column)
-                      for name, column in columns]
-        self._tracks = list(self.store.tracks.items())
+        """Gather what ``__getitem__`` reads: a call of a method or an attribute per column would double its time."""
+        store = self.store
+        self._rows = None if self.split is None else store.split_rows(self.split)
+        columns = [(name, store.metadata[name]) for name in self.columns if name in store.metadata]
+        # Memoryviews give Python ints, in half the time of NumPy's.
+        self._reading = (
+            len(self),
+            None if self._rows is None else self._rows.data,
+            store.offsets.data,
+            store.values,
+            len(store.values),
+            [(name, _label_reader(store, column) if name == "label" else column)
+             for name, column in columns if not isinstance(column, TextColumn)],
+            [(name, column.values.data, column.offsets.data)
+             for name, column in columns if isinstance(column, TextColumn)],
+            [(name, store.tracks[name]) for name in self.columns if name in store.tracks],
+        )
 
     def _transformed(self, sequence: np.ndarray, metadata: dict[str, Any], row: int) -> Sample:
         assert self.transform is not None
         rng = np.random.default_rng([self.seed, self.epoch, row])
         num_elements = len(sequence)
-        result = self.transform(sequence, metadata, rng)
-        if not (isinstance(result, tuple) and len(result) == 2):
-            raise SeqpipeError(
-                f"{self.store.path}: row {row}: the transform returned {type(result).__name__}; "
-                "expected the pair (encoded_sequence, metadata)"
-            )
-        if len(result[0]) > num_elements:
-            raise SeqpipeError(
-                f"{self.store.path}: row {row}: the transform made {len(result[0])} elements of {num_elements}; "
-                "it may shorten a sequence, never lengthen it"
-            )
+        where = f"{self.store.path}: row {row}: the transform"
+        try:
+            result = self.transform(sequence, metadata, rng)
+        except Exception as error:
+            error.add_note(f"{where} raised this")
+            raise
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], np.ndarray)
+                and isinstance(result[1], dict)):
+            found = f"({', '.join(type(part).__name__ for part in result)})" if isinstance(result, tuple) else \
+                type(result).__name__
+            raise SeqpipeError(f"{where} returned {found}; expected the pair (encoded_sequence, metadata) of a NumPy "
+                               "array and a dict")
+        if result[0].ndim == 0 or len(result[0]) > num_elements:
+            raise SeqpipeError(f"{where} made shape {result[0].shape} of {num_elements} elements; it may shorten a "
+                               "sequence, never lengthen it")
         return result
 
 
-def _label_reader(store: Store, column: np.ndarray | TextColumn) -> Any:
+def _label_reader(store: Store, column: np.ndarray) -> Any:
     """Return the label column in the type samples have: int64 classes, float32 numbers."""
     return _Float32(column) if store.header["label_type"] == "number" else column
 

@@ -8,16 +8,20 @@ stays the same when records are added.
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Literal
 
 from seqpipe.errors import OptionError
-from seqpipe.records import Record
 
 SPLIT_NAMES = ("train", "valid", "test")
 ALIASES = {"val": "valid", "dev": "valid", "validation": "valid", "training": "train", "testing": "test"}
+WHOLE = "all"  # what the header calls the whole store, so no split's name
 
 
 @dataclass(frozen=True)
@@ -27,55 +31,33 @@ class SplitRule:
     Attributes:
         kind: what decides: a hash of the id, a column, the file's name, or nothing.
         shares: for random: the share of train, valid and test, summing to 1.
+        ends: for random: where in [0, 1) the share of each split ends.
         column: for column: its name.
         seed: for random: keys the hash.
     """
 
     kind: Literal["random", "column", "file", "none"]
     shares: tuple[float, ...] = ()
+    ends: tuple[float, ...] = ()
     column: str = ""
     seed: int = 0
 
-    def split_of(self, record: Record, record_id: str, columns: dict[str, str]) -> str | None:
+    def split_of(self, record_id: str, file_name: str, columns: dict[str, str]) -> str | None:
         """Return the split of one record, None for ``none``.
 
         Args:
-            record: where it came from.
             record_id: its id in the store.
+            file_name: base name of the file it came from.
             columns: its columns, those of a joined table among them.
 
         Raises:
-            RawFormatError: the column is missing or empty, or the file name has no split in it.
+            ValueError: the column or the file's name holds no name of a split.
         """
         if self.kind == "random":
-            return pick_share(hash_fraction(self.seed, record_id), self.shares)
+            return SPLIT_NAMES[bisect_right(self.ends, hash_fraction(self.seed, record_id))]
         if self.kind == "column":
-            if self.column not in columns:
-                raise record.error(
-                    f"no column {self.column!r} for --split column:{self.column}; "
-                    f"the columns are {sorted(columns)}"
-                )
-            return self._named(record, columns[self.column], f"column {self.column!r}")
-        if self.kind == "file":
-            words = re.split(r"[^a-z]+", record.path.name.split(".")[0].lower())
-            names = [word for word in words if ALIASES.get(word, word) in SPLIT_NAMES]
-            if len(names) != 1:
-                raise record.error(
-                    f"--split file expects one of _TRAIN, _VALID or _TEST in the file's name, "
-                    f"found {record.path.name!r}; rename it, or use another --split"
-                )
-            return self._named(record, names[0], "the file's name")
-        return None
-
-    def _named(self, record: Record, text: str, where: str) -> str:
-        name = ALIASES.get(text.strip().lower(), text.strip())
-        name = name.lower() if name.lower() in SPLIT_NAMES else name
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            raise record.error(
-                f"{where} holds {text!r} as the split; expected train, valid, test, "
-                "or a name of letters, digits, _ and -"
-            )
-        return name
+            return split_name(columns[self.column])
+        return split_of_file(file_name) if self.kind == "file" else None
 
 
 def parse_split(option: str, seed: int) -> SplitRule:
@@ -84,20 +66,25 @@ def parse_split(option: str, seed: int) -> SplitRule:
     Raises:
         OptionError: it is none of these, or the shares do not sum to 1.
     """
-    if option in ("file", "none"):
-        return SplitRule(option)  # type: ignore[arg-type]
+    if option == "file":
+        return SplitRule("file")
+    if option == "none":
+        return SplitRule("none")
     if option.startswith("column:") and len(option) > len("column:"):
         return SplitRule("column", column=option.removeprefix("column:"))
     try:
         shares = tuple(float(share) for share in option.split(","))
     except ValueError:
         shares = ()
-    if not 2 <= len(shares) <= 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+    if not (2 <= len(shares) <= 3 and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
         raise OptionError(
-            f"--split {option}: expected shares of train,valid,test that sum to 1 (0.8,0.1,0.1), "
-            "column:NAME, file or none"
+            f"--split {option}: expected two or three shares of train,valid,test that sum to 1 "
+            "(0.8,0.1,0.1), column:NAME, file or none"
         )
-    return SplitRule("random", shares=shares, seed=seed)
+    # Rounding can leave the sum a hair below 1: the last share that is not empty takes the rest.
+    last = max(i for i, share in enumerate(shares) if share > 0)
+    ends = tuple(end if i < last else math.inf for i, end in enumerate(accumulate(shares)))
+    return SplitRule("random", shares=shares, ends=ends, seed=seed)
 
 
 def hash_fraction(seed: int, text: str) -> float:
@@ -106,12 +93,35 @@ def hash_fraction(seed: int, text: str) -> float:
     return (int.from_bytes(digest.digest(), "little") >> 11) / 2**53
 
 
-def pick_share(fraction: float, shares: tuple[float, ...]) -> str:
-    """Return the split whose share of [0, 1) holds ``fraction``."""
-    end = 0.0
-    for name, share in zip(SPLIT_NAMES, shares, strict=False):
-        end += share
-        if fraction < end:
-            return name
-    # Rounding can leave the sum a hair below 1: the last share that is not empty takes the rest.
-    return [name for name, share in zip(SPLIT_NAMES, shares, strict=False) if share > 0][-1]
+@lru_cache
+def split_name(text: str) -> str:
+    """Return the name of a split as a column spells it: ``Train``, ``val`` and the like are understood.
+
+    Raises:
+        ValueError: it cannot be the name of a split.
+    """
+    name = ALIASES.get(text.strip().lower(), text.strip())
+    name = name.lower() if name.lower() in SPLIT_NAMES else name
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name) or name.lower() == WHOLE:
+        raise ValueError(
+            f"found {text[:100]!r} as the split; expected train, valid, test, or another name of letters, "
+            f"digits, _ and - (but not {WHOLE!r}, the whole store); correct it, or use another --split"
+        )
+    return name
+
+
+@lru_cache
+def split_of_file(file_name: str) -> str:
+    """Return the split that a file's name says.
+
+    Raises:
+        ValueError: it says none, or two.
+    """
+    words = {ALIASES.get(word, word) for word in re.split(r"[^a-z]+", file_name.lower())}
+    names = [name for name in SPLIT_NAMES if name in words]
+    if len(names) != 1:
+        raise ValueError(
+            "--split file expects one of _TRAIN, _VALID or _TEST in the file's name; rename it, or use "
+            "another --split"
+        )
+    return names[0]

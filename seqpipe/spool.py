@@ -11,34 +11,51 @@ from pathlib import Path
 
 import numpy as np
 
-BUFFER = 1 << 20  # bytes
+from seqpipe.errors import SeqpipeError
+
+BUFFER = 1 << 16  # bytes
 
 
 class Spool:
-    """An append-only file of items of one dtype."""
+    """An append-only file of items of one dtype.
+
+    The file is open only while a full buffer goes into it: a table may have more columns than a
+    process may have open files.
+    """
 
     def __init__(self, path: Path, dtype: np.dtype | str) -> None:
         self.dtype = np.dtype(dtype)
         self._path = path
-        self._file = open(path, "wb", buffering=BUFFER)
+        self._buffer = bytearray()
         self._num_bytes = 0
 
     def __len__(self) -> int:
         return self._num_bytes // self.dtype.itemsize
 
-    def append(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
+    def append(self, data: bytes) -> None:
+        """Append the bytes of whole items."""
+        self._buffer += data
         self._num_bytes += len(data)
+        if len(self._buffer) >= BUFFER:
+            self._flush()
 
     def array(self) -> np.ndarray:
-        """Return all items as a read-only map of the file."""
-        self._file.flush()
-        if not self._num_bytes:
-            return np.empty(0, self.dtype)
+        """Return all items so far, read-only: a map of the file, or a copy where they are few."""
+        if self._num_bytes == len(self._buffer):
+            return np.frombuffer(bytes(self._buffer), self.dtype)
+        self._flush()
         return np.asarray(np.memmap(self._path, self.dtype, "r"))
 
-    def close(self) -> None:
-        self._file.close()
+    def _flush(self) -> None:
+        try:
+            with open(self._path, "ab") as file:
+                file.write(self._buffer)
+        except OSError as error:
+            raise SeqpipeError(
+                f"{self._path}: could not set {len(self._buffer)} more bytes aside ({error}); an import needs room "
+                "for its data there twice: free some space, or choose another --out", path=self._path,
+            ) from error
+        self._buffer.clear()
 
 
 class RaggedSpool:
@@ -52,7 +69,7 @@ class RaggedSpool:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def append(self, data: bytes | memoryview) -> None:
+    def append(self, data: bytes) -> None:
         """Append one string; ``data`` is the bytes of whole items."""
         self._values.append(data)
         self._offsets.append(len(self._values).to_bytes(8, "little"))
@@ -74,7 +91,3 @@ class RaggedSpool:
     def text(self, i: int) -> str:
         start, end = self.offsets()[i : i + 2].tolist()
         return self.values()[start:end].tobytes().decode()
-
-    def close(self) -> None:
-        self._values.close()
-        self._offsets.close()

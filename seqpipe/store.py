@@ -9,32 +9,50 @@ HDF5 handle, pickles to its path, and is mapped again where it is unpickled.
 from __future__ import annotations
 
 import json
+import math
 import mmap
+import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from seqpipe.alphabet import Alphabet
 from seqpipe.errors import StoreError
-from seqpipe.layout import column_name, num_blocks
+from seqpipe.layout import MAX_HEADER, block_checksums, column_name, dataset_name, header_problem, num_blocks
 from seqpipe.locate import Extent, locate
 
 
 class TextColumn:
     """(N,) strings held as UTF-8 bytes end to end; read one at a time."""
 
-    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, offsets: np.ndarray, place: str) -> None:
         self.values = values
         self.offsets = offsets
         self._bytes, self._ends = values.data, offsets.data
+        self._place = place
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, i: int) -> str:
-        return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
+        """Return text ``i``, 0 <= i < N.
+
+        Raises:
+            IndexError: there is no such text.
+            StoreError: its offsets are damaged, or it is no UTF-8.
+        """
+        if i < 0:
+            raise IndexError(f"{self._place}: index {i} is out of range; expected 0 <= index < {len(self)}")
+        start, end = self._ends[i], self._ends[i + 1]
+        if not start <= end <= len(self._bytes):
+            raise StoreError(f"{self._place}: the offsets of text {i} are {start}, {end}; expected "
+                             f"start <= end <= {len(self._bytes)}; run: seqpipe verify")
+        try:
+            return str(self._bytes[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{self._place}: text {i} is no UTF-8 ({error}); run: seqpipe verify") from None
 
 
 Column = np.ndarray | TextColumn
@@ -58,30 +76,43 @@ class Store:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.arrays = _map_arrays(self.path, locate(self.path))
-        self.header = _read_header(self.path, self.arrays)
+        self.checksums = {
+            name.removeprefix("checksums/"): array
+            for name, array in self.arrays.items() if name.startswith("checksums/")
+        }
+        self._check_checksums()
+        self.header = self._read_header()
         self._check_shapes()
         self.values: np.ndarray = self.arrays["values"]
         self.offsets: np.ndarray = self.arrays["offsets"]
         self._ends = self.offsets.data
         columns = self._group("metadata")
-        order = [name for name in self.header["columns"] if name in columns]
-        self.metadata: dict[str, Column] = {name: columns[name] for name in order or columns}
+        if sorted(self.header["columns"]) != sorted(columns):
+            self._damaged(f"/header names the columns {self.header['columns']}, /metadata holds {sorted(columns)}")
+        self.metadata: dict[str, Column] = {name: columns[name] for name in self.header["columns"]}
         self.tracks: dict[str, np.ndarray] = self._group("tracks")  # type: ignore[assignment]
         self.splits: dict[str, np.ndarray] = self._group("splits")  # type: ignore[assignment]
-        self.checksums = {
-            name.removeprefix("checksums/"): array
-            for name, array in self.arrays.items() if name.startswith("checksums/")
-        }
+        self._check_header()
 
     def __len__(self) -> int:
         """Return N, the number of sequences."""
         return len(self.offsets) - 1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path, "stamp": self._stamp}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["path"])  # type: ignore[misc]
+        if self._stamp != state["stamp"]:
+            raise StoreError(
+                f"{self.path}: another store has taken this name since it was opened; start again, and "
+                "write new stores to new names while one is read", path=self.path,
+            )
+
+    @property
+    def _stamp(self) -> tuple[int, int]:
+        """Two numbers that tell this store from another one that takes its name."""
+        return sum(array.nbytes for array in self.arrays.values()), zlib.crc32(self.arrays["header"].data)
 
     @property
     def kind(self) -> str:
@@ -107,26 +138,45 @@ class Store:
         """Return a read-only view of sequence ``row``: (T,) tokens or (T, C) features.
 
         Raises:
-            StoreError: the offsets of this row are damaged.
+            StoreError: the offsets of this row are damaged, or there is no such row.
         """
+        if not 0 <= row < len(self):
+            # Not IndexError, which ends a loop over a dataset without a word: the row is a split's.
+            raise StoreError(f"{self.path}: no row {row}; expected 0 <= row < {len(self)}; run: seqpipe verify "
+                             f"{self.path}", path=self.path)
         start, end = self._ends[row], self._ends[row + 1]
         if not start <= end <= len(self.values):
-            raise StoreError(
-                f"{self.path}: /offsets[{row}:{row + 2}] is {start}, {end}; expected "
-                f"start <= end <= {len(self.values)}; run: seqpipe verify {self.path}",
-                path=self.path,
-            )
+            raise self._bad_offsets(row)
         return self.values[start:end]
 
     def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return the lengths of some rows as int64."""
-        if isinstance(rows, slice):
-            first, last, step = rows.indices(len(self))
-            rows = np.arange(first, last, step)
-            if step == 1:
-                return np.diff(self.offsets[first : max(first, last) + 1]).astype(np.int64)
-        rows = np.asarray(rows, np.int64)
-        return (self.offsets[rows + 1] - self.offsets[rows]).astype(np.int64)
+        """Return the lengths of some rows as int64.
+
+        Raises:
+            StoreError: the offsets of a row are damaged, or there is no such row.
+        """
+        numbers: Any = range(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows, np.int64)
+        if isinstance(rows, slice) and numbers.step == 1:
+            ends = self.offsets[numbers.start : max(numbers.start, numbers.stop) + 1]
+            starts, stops = ends[:-1], ends[1:]
+        else:
+            index = np.asarray(numbers, np.int64)
+            if len(index) and not 0 <= index.min() <= index.max() < len(self):
+                raise StoreError(
+                    f"{self.path}: rows {index.min()} to {index.max()} are asked for; expected "
+                    f"0 <= row < {len(self)}; run: seqpipe verify {self.path}", path=self.path,
+                )
+            starts, stops = self.offsets[index], self.offsets[index + 1]
+        bad = (starts > stops) | (stops > len(self.values))
+        if bad.any():
+            raise self._bad_offsets(int(numbers[int(np.argmax(bad))]))
+        return (stops - starts).astype(np.int64)
+
+    def _bad_offsets(self, row: int) -> StoreError:
+        return StoreError(
+            f"{self.path}: /offsets[{row}:{row + 2}] is {self._ends[row]}, {self._ends[row + 1]}; expected "
+            f"start <= end <= {len(self.values)}; run: seqpipe verify {self.path}", path=self.path,
+        )
 
     def split_rows(self, split: str) -> np.ndarray:
         """Return the ascending row numbers of a split.
@@ -148,22 +198,53 @@ class Store:
         for name, array in self.arrays.items():
             if name.startswith(group + "/"):
                 link, _, part = name.removeprefix(group + "/").partition("/")
+                column = column_name(link)
+                if dataset_name(column) != link:  # else two names could stand for one column
+                    self._damaged(f"/{group}/{link} is not how the name {column!r} is written")
                 if not part:
-                    members[column_name(link)] = array
+                    members[column] = array
                 elif part == "values":
-                    members[column_name(link)] = TextColumn(array, self.arrays[f"{group}/{link}/offsets"])
+                    members[column] = TextColumn(array, self.arrays[f"{group}/{link}/offsets"],
+                                                 f"{self.path}: /{group}/{link}")
         return members
+
+    def _check_checksums(self) -> None:
+        """Refuse an array without a table of checksums, and a table without its array."""
+        for name, array in self.arrays.items():
+            if name.startswith("checksums/"):
+                if name.removeprefix("checksums/") not in self.arrays:
+                    self._damaged(f"/{name} belongs to no array")
+            else:
+                table = self.checksums.get(name)
+                if table is None or table.dtype != "<u4" or table.shape != (num_blocks(array.nbytes),):
+                    self._damaged(f"/checksums/{name} is missing or has the wrong shape")
+
+    def _read_header(self) -> dict[str, Any]:
+        """Parse the JSON header; refuse one of another shape than readers rely on."""
+        raw = self.arrays.get("header")
+        if raw is None or raw.dtype != "u1" or raw.ndim != 1 or len(raw) > MAX_HEADER:
+            self._damaged(f"/header is missing, or no text of up to {MAX_HEADER} bytes")
+        if (block_checksums(raw.data) != self.checksums["header"]).any():
+            self._damaged("/header fails its CRC-32")
+        try:
+            header = json.loads(raw.tobytes())
+            json.dumps(header, ensure_ascii=False).encode()  # refuses half characters, which cannot be printed
+        except (ValueError, RecursionError) as error:
+            self._damaged(f"/header is no JSON ({error})")
+        if problem := header_problem(header):
+            self._damaged(f"/{problem} is missing, or not what it should be")
+        return header
 
     def _check_shapes(self) -> None:
         """Refuse arrays whose shapes or types do not fit together; reads no more than their ends."""
         values, offsets = self.arrays.get("values"), self.arrays.get("offsets")
         if values is None or offsets is None:
             self._damaged("/values or /offsets is missing")
-            return
-        tokens = self.kind == "tokens"
-        if (values.ndim, values.dtype.kind) != (1, "u") if tokens else values.ndim != 2:
-            self._damaged(f"/values is {values.dtype} of shape {values.shape}, which does not fit {self.kind}")
-        _check_offsets(self, "offsets", offsets, len(values))
+        dtype = values.dtype if self.alphabet is None else self.alphabet.dtype
+        columns = () if self.alphabet is not None else (len(self.channels),)
+        if values.dtype != dtype or not values.ndim or values.shape[1:] != columns:
+            self._damaged(f"/values is {values.dtype} of shape {values.shape}, expected {dtype} of {('M', *columns)}")
+        self._check_offsets("offsets", offsets, len(values))
         rows = len(offsets) - 1
         for name, array in self.arrays.items():
             group, _, rest = name.partition("/")
@@ -171,12 +252,11 @@ class Store:
                 self._check_column(name, rest, array, rows)
             elif group == "tracks" and array.shape != (len(values),):
                 self._damaged(f"/{name} has shape {array.shape}, expected ({len(values)},)")
-            elif group == "splits" and (array.ndim != 1 or array.dtype != "<u8" or len(array) > rows):
-                self._damaged(f"/{name} is {array.dtype} of shape {array.shape}, expected row numbers")
-            if group != "checksums":
-                table = self.arrays.get(f"checksums/{name}")
-                if table is None or table.dtype != "<u4" or table.shape != (num_blocks(array.nbytes),):
-                    self._damaged(f"/checksums/{name} is missing or has the wrong shape")
+            elif group == "splits":
+                if array.ndim != 1 or array.dtype != "<u8" or len(array) > rows:
+                    self._damaged(f"/{name} is {array.dtype} of shape {array.shape}, expected row numbers")
+                elif len(array) and array[-1] >= rows:
+                    self._damaged(f"/{name} holds row {array[-1]}; expected rows < {rows}")
 
     def _check_column(self, name: str, rest: str, array: np.ndarray, rows: int) -> None:
         column, _, part = rest.partition("/")
@@ -188,49 +268,45 @@ class Store:
             if offsets is None or offsets.shape != (rows + 1,) or array.dtype != "u1" or array.ndim != 1:
                 self._damaged(f"/metadata/{column} is no text column of {rows} rows")
             else:
-                _check_offsets(self, f"metadata/{column}/offsets", offsets, len(array))
-        elif part != "offsets" or f"metadata/{column}/values" not in self.arrays:
-            self._damaged(f"/{name} is not expected there")
+                self._check_offsets(f"metadata/{column}/offsets", offsets, len(array))
+        elif f"metadata/{column}/values" not in self.arrays:
+            self._damaged(f"/metadata/{column}/values is missing")
 
-    def _damaged(self, finding: str) -> None:
+    def _check_offsets(self, name: str, offsets: np.ndarray, total: int) -> None:
+        if offsets.dtype != "<u8" or offsets.ndim != 1 or not len(offsets):
+            self._damaged(f"/{name} is {offsets.dtype} of shape {offsets.shape}, expected (N+1,) uint64")
+        elif offsets[0] != 0 or offsets[-1] != total:
+            self._damaged(f"/{name} runs from {offsets[0]} to {offsets[-1]}, expected 0 to {total}")
+
+    def _check_header(self) -> None:
+        """Refuse a header that does not belong to these arrays."""
+        label, kinds = self.metadata.get("label"), {"class": "iu", "number": "f", "none": None}
+        kind = kinds[self.header["label_type"]]
+        if kind is not None and (not isinstance(label, np.ndarray) or label.dtype.kind not in kind):
+            self._damaged(f"/metadata/label does not hold labels of the type {self.header['label_type']!r}")
+        sizes = {name: len(rows) for name, rows in self.splits.items()} | {"all": len(self)}
+        found = {name: part["sequences"] for name, part in self.header["splits"].items()}
+        if found != sizes or self.header["splits"]["all"]["values"] != len(self.values):
+            self._damaged(f"/header tells splits of {found}, the arrays are of {sizes}")
+
+    def _damaged(self, finding: str) -> NoReturn:
         raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
-
-
-def _check_offsets(store: Store, name: str, offsets: np.ndarray, total: int) -> None:
-    if offsets.dtype != "<u8" or offsets.ndim != 1 or not len(offsets):
-        store._damaged(f"/{name} is {offsets.dtype} of shape {offsets.shape}, expected (N+1,) uint64")
-    elif offsets[0] != 0 or offsets[-1] != total:
-        store._damaged(f"/{name} runs from {offsets[0]} to {offsets[-1]}, expected 0 to {total}")
 
 
 def _map_arrays(path: Path, extents: dict[str, Extent]) -> dict[str, np.ndarray]:
     """Map the file once and return each array as a plain read-only ndarray over it."""
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be mapped into memory ({error}); copy it to a local disk",
+                         path=path) from None
     arrays = {}
     for name, extent in extents.items():
         if extent.offset + extent.num_bytes > len(mapped):
             raise StoreError(f"{path}: the file shrank while it was opened; open it again", path=path)
-        count = extent.num_bytes // extent.dtype.itemsize
+        count = math.prod(extent.shape)
         array = np.frombuffer(mapped, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
         arrays[name] = array.reshape(extent.shape)
         arrays[name].flags.writeable = False
     return arrays
-
-
-def _read_header(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Parse the JSON header and check that what readers rely on is there."""
-    raw = arrays.get("header")
-    try:
-        header = json.loads(raw.tobytes() if raw is not None and raw.dtype == "u1" else b"")
-        ok = (
-            header["kind"] in ("tokens", "features")
-            and all(isinstance(header[key], list) for key in ("classes", "channels", "columns"))
-            and all(isinstance(header[key], dict) for key in ("encoding", "splits", "input", "provenance"))
-            and (header["kind"] != "tokens" or Alphabet.from_dict(header["encoding"]).num_tokens > 1)
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreError(f"{path}: damaged: /header is not the JSON of a store ({error})", path=path) from None
-    if not ok:
-        raise StoreError(f"{path}: damaged: /header does not describe tokens or features", path=path)
-    return header

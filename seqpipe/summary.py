@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from seqpipe.labels import parse_number
+from seqpipe.splits import SPLIT_NAMES
+
 HISTOGRAM_BINS = 48
 
 
@@ -25,8 +28,8 @@ def summarise_lengths(lengths: np.ndarray, labels: np.ndarray | None, num_classe
     if len(lengths):
         low, high = int(lengths.min()), int(lengths.max())
         # Integer edges, even on a logarithmic scale: lengths often span three orders of magnitude.
-        edges = np.unique(np.geomspace(max(low, 1), high + 1, HISTOGRAM_BINS + 1).astype(np.int64))
-        edges[0], edges[-1] = low, high + 1
+        inner = np.geomspace(max(low, 1), high + 1, HISTOGRAM_BINS + 1).astype(np.int64)[1:-1]
+        edges = np.unique([low, *inner, high + 1])
         summary["lengths"] = {
             "min": low,
             "median": float(np.median(lengths)),
@@ -72,6 +75,30 @@ def describe_labels(header: Mapping[str, Any]) -> str:
     column = header["input"].get("label_column")
     if header["label_type"] == "class":
         names = header["classes"]
-        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:8])
+        shown += ", …" if len(names) > 8 else ""
         return f"{len(names)} classes from {column!r}: {shown}"
     return f"numbers from {column!r}" if header["label_type"] == "number" else "none"
+
+
+def notes_on(header: Mapping[str, Any], label_type: str, shares: tuple[float, ...]) -> list[str]:
+    """Return what the user should know about a new store: what was guessed, and what looks odd.
+
+    Args:
+        header: of the store.
+        label_type: the option ``--label-type``.
+        shares: of a random split, else empty.
+    """
+    count, classes = header["splits"]["all"]["sequences"], header["classes"]
+    notes = []
+    if label_type == "auto" and header["label_type"] == "number":
+        notes.append("labels are taken as numbers, as one has a fraction; --label-type class reads classes")
+    elif label_type == "auto" and classes and all(parse_number(name) is not None for name in classes):
+        notes.append("labels are taken as classes; --label-type number reads them as numbers")
+    if len(classes) == 1:
+        notes.append(f"only one class, {classes[0]!r}: there is nothing to classify")
+    elif len(classes) > max(100, count // 2):
+        notes.append(f"{len(classes):,} classes for {count:,} records: are these labels?")
+    notes += [f"the split {name!r} is empty" for name, share in zip(SPLIT_NAMES, shares, strict=False)
+              if share > 0 and name not in header["splits"]]
+    return notes

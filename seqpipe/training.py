@@ -21,7 +21,7 @@ from tqdm import tqdm
 import seqpipe
 from seqpipe.batch import Batch
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
-from seqpipe.device import Waiting, batches_on, choose_device, describe_device
+from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
 from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.ingest import preprocess
 from seqpipe.loading import SequenceLoader, get_dataloader, store_rows
@@ -36,7 +36,7 @@ from seqpipe.tasks import Metrics, Task, choose_task
 BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
 HOLD_OUT = 0.1  # of train, where a store has no valid split
 WARMUP = 0.05  # share of the run in which the learning rate rises
-DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 1000, 100
+DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 500, 100
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,11 @@ def train(options: TrainOptions) -> TrainResult:
             longer finite.
     """
     device = choose_device(options.device)
+    with few_threads(device):
+        return _train(options, device)
+
+
+def _train(options: TrainOptions, device: torch.device) -> TrainResult:
     store, run = _open(options)
     name = choose_task(options.task, store.header, str(store.path))
     train_set, valid_set, test_set = _split(store, options)

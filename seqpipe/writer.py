@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,9 +30,13 @@ from seqpipe.layout import (
     CHECKSUM_BLOCK,
     FORMAT,
     FORMAT_VERSION,
+    MAX_HEADER,
+    header_problem,
     num_blocks,
 )
 from seqpipe.publish import move_into_place
+
+BATCH = 500  # datasets laid out at a time
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,20 @@ def write_store(
         folder: for the unfinished file; on the same file system as ``path``.
 
     Raises:
-        SeqpipeError: the disk is full, or the folder cannot be written.
+        SeqpipeError: the disk is full, the folder cannot be written, or the header is too large.
     """
-    text = json.dumps(header, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    contents = {**contents, "header": Content.of(np.frombuffer(text.encode(), "u1"))}
-    temporary = folder / "store.h5"
-    needed = sum(content.num_bytes for content in contents.values())
+    assert header_problem(header) is None, header_problem(header)
+    text = json.dumps(header, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    if len(text) > MAX_HEADER:
+        raise SeqpipeError(
+            f"{path}: the names of classes, columns and files take {len(text)} bytes; a store holds up to "
+            f"{MAX_HEADER}; are the labels classes? --label-type none leaves them out", path=path,
+        )
+    contents = {**contents, "header": Content.of(np.frombuffer(text, "u1"))}
+    temporary = folder / f".{uuid.uuid4().hex}.unfinished"
+    needed = _needed(contents)
     try:
-        if (free := shutil.disk_usage(folder).free) < needed:
-            raise OSError(errno.ENOSPC, f"{free} bytes are free")
+        _check_room(temporary, needed)
         offsets = _lay_out(temporary, contents)
         with open(temporary, "r+b") as file:
             _reserve(file)
@@ -92,33 +102,51 @@ def write_store(
         with h5py.File(temporary, "r+", libver=("v110", "v110")) as store:
             store.attrs.modify("complete", np.uint8(1))
         move_into_place(temporary, path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a file cannot be closed
         raise SeqpipeError(
-            f"{path}: could not write the store ({error}); it takes {needed} bytes, and as much again "
-            "while it is written; nothing was changed: free some space, or choose another --out",
+            f"{path}: could not write the store of about {needed} bytes ({error}); nothing was changed; "
+            "free some space (as much again is needed while it is written) or choose another --out",
             path=path,
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _needed(contents: Mapping[str, Content]) -> int:
+    """Return the size of the store in bytes, a little more rather than less."""
+    data = sum(content.num_bytes + 4 * num_blocks(content.num_bytes) for content in contents.values())
+    return data + (8 << 10) + 2048 * len(contents)
+
+
+def _check_room(path: Path, num_bytes: int) -> None:
+    """Raise OSError where a file of ``num_bytes`` cannot be: the HDF5 library must not meet that."""
+    if (free := shutil.disk_usage(path.parent).free) < num_bytes:
+        raise OSError(errno.ENOSPC, f"only {free} bytes are free")
+    with open(path, "xb") as file:
+        file.truncate(num_bytes)
 
 
 def _lay_out(path: Path, contents: Mapping[str, Content]) -> dict[str, int]:
     """Create the empty file; return each dataset's first byte (none for an empty dataset)."""
-    offsets: dict[str, int] = {}
-    with h5py.File(
-        path, "w-", libver=("v110", "v110"), alignment_threshold=1, alignment_interval=ALIGNMENT
-    ) as store:
+    access: dict[str, Any] = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
+    with h5py.File(path, "w", **access) as store:
         store.attrs.create("format", np.bytes_(FORMAT))
         store.attrs.create("format_version", np.uint32(FORMAT_VERSION))
         store.attrs.create("complete", np.uint8(0))
-        for name, content in contents.items():
-            _allocate(store, name, content.shape, content.dtype)
-            _allocate(store, f"checksums/{name}", (num_blocks(content.num_bytes),), np.dtype("<u4"))
-        for name in [*contents, *(f"checksums/{name}" for name in contents)]:
-            if (offset := store[name].id.get_offset()) is not None:
-                offsets[name] = offset
+    datasets = [(name, content.shape, content.dtype) for name, content in contents.items()]
+    datasets += [(f"checksums/{name}", (num_blocks(content.num_bytes),), np.dtype("<u4"))
+                 for name, content in contents.items()]
+    offsets: dict[str, int] = {}
+    # The library's list of gaps, which it searches for every object, is forgotten when the file is closed.
+    for first in range(0, len(datasets), BATCH):
+        with h5py.File(path, "r+", **access) as store:
+            for name, shape, dtype in datasets[first : first + BATCH]:
+                if (offset := _allocate(store, name, shape, dtype).get_offset()) is not None:
+                    offsets[name] = offset
     return offsets
 
 
-def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> h5py.h5d.DatasetID:
     """Create one contiguous dataset whose space is taken now and filled by nobody but us."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)
@@ -130,13 +158,17 @@ def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dty
     for component in parent.split("/") if parent else ():
         group = group[component] if component in group else group.create_group(component, track_times=False)
     space = h5py.h5s.create_simple(shape)
-    h5py.h5d.create(group.id, leaf.encode(), h5py.h5t.py_create(dtype), space, dcpl=properties)
+    return h5py.h5d.create(group.id, leaf.encode(), h5py.h5t.py_create(dtype), space, dcpl=properties)
 
 
 def _reserve(file: BinaryIO) -> None:
     """Take the whole file's space on the disk now, where the platform can: a full disk shows here."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
 
 
 def _write_dataset(file: BinaryIO, name: str, content: Content, offsets: Mapping[str, int]) -> list[int]:

@@ -1,0 +1,111 @@
+"""Labels and columns become numbers only where nothing of what they say is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from seqpipe.errors import SeqpipeError
+from seqpipe.labels import choose_label_type, column_type, encode_classes, encode_numbers
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def fail(i, finding):
+    return SeqpipeError(f"record {i}: {finding}")
+
+
+# ---- classes --------------------------------------------------------------------------------
+
+
+@given(st.lists(TEXT, min_size=1), st.randoms(use_true_random=False))
+def test_classes_are_any_text_and_independent_of_the_order(texts, order):
+    """Every record gets back its own text, and the classes do not depend on the order of records."""
+    numbers, names = encode_classes(texts)
+    assert [names[number] for number in numbers] == texts
+    assert numbers.dtype == np.int64 and names == sorted(set(texts), key=names.index) and len(names) == len(set(texts))
+    shuffled = list(texts)
+    order.shuffle(shuffled)
+    assert encode_classes(shuffled)[1] == names
+
+
+@given(st.lists(st.integers(-10**17, 10**17), min_size=1))
+def test_integer_classes_are_in_numeric_order(values):
+    """9 comes before 10, and -1 before 0."""
+    assert encode_classes(map(str, values))[1] == [str(value) for value in sorted(set(values))]
+
+
+def test_text_classes_are_in_the_order_of_their_symbols():
+    """Names that only look like integers are told apart."""
+    assert encode_classes(["10", "9", "x"])[1] == ["10", "9", "x"]
+    assert encode_classes(["1", "01", "1 ", "+1"])[1] == ["+1", "01", "1", "1 "]
+
+
+# ---- the type of labels ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("texts", "kind"), [
+    (["a", "b"], "class"), (["0", "1"], "class"), (["-1", "1"], "class"), (["1.0", "2.0"], "class"), (["1e3"], "class"),
+    (["1.5"], "number"), (["1", "2.5"], "number"), (["1e-3", "2"], "number"), (["-.5"], "number"),
+    (["1.5", "x"], "number"), (["x", "1.5"], "number"),
+    (["NA", "None", "nan"], "class"), (["nan", "x"], "class"), (["nan", "1"], "number"), (["inf"], "number"),
+    (["1_0.5"], "class"), (["1,5"], "class"), (["v1.5"], "class"),
+])
+def test_a_fraction_makes_labels_numbers(texts, kind):
+    """Integers and text are classes, any number with a fraction makes them numbers."""
+    assert choose_label_type(texts) == kind
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1))
+def test_number_labels_keep_their_value(values):
+    """What Python prints of a number is the number."""
+    assert encode_numbers(map(repr, values), fail).tolist() == values
+
+
+@pytest.mark.parametrize(("text", "finding"), [
+    ("nan", "no finite number"), ("-inf", "no finite number"), ("1e999", "no finite number"), ("x", "no finite number"),
+    ("", "no finite number"), ("1_0", "no finite number"), ("1e39", "range of float32"), ("-1e300", "range of float32"),
+])
+def test_labels_that_are_no_usable_number_are_refused(text, finding):
+    """NaN, infinities, text, and what a batch of float32 would turn into infinity."""
+    with pytest.raises(SeqpipeError, match=f"record 2: label '{text}' is .*{finding}.*--label-type class"):
+        encode_numbers(["1.5", "2", text, "nan"], fail)
+
+
+# ---- further columns ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("texts", "kind"), [
+    (["0", "-1", "999999999999999999"], "<i8"), (["1.5", "2.5"], "<f8"), (["1.0", "2.5"], "<f8"), (["1", "2.5"], "<f8"),
+    (["0.50", "0.25", "1.00"], "<f8"), (["1e-07", "0.5"], "<f8"), (["-0.0"], "<f8"), (["-0", "0"], "<f8"),
+    (["007", "1"], "text"), (["NA", "1"], "text"), (["nan"], "text"), (["inf", "1.5"], "text"), (["", "1"], "text"),
+    ([str(2**63)], "text"), ([str(10**18)], "text"), (["+1"], "text"), (["1_0"], "text"),
+    ([" 1"], "text"), (["1.5", "2.50"], "text"), (["1.1", "1.10"], "text"), (["1", "1.0"], "text"), (["1."], "text"),
+    ([".5"], "text"), (["1e400"], "text"), (["1e-400"], "text"), (["1E5"], "text"), (["\u0663"], "text"),
+    (["12345678901234567", "1.5"], "text"), (["1.5", "12345678901234567"], "text"),
+    (["0.1234567890123456789", "1.5"], "text"), (["true"], "text"),
+])
+def test_columns_are_numbers_only_where_nothing_is_lost(texts, kind):
+    """Spellings that a number does not give back stay text, in any order of the records."""
+    assert column_type(texts) == column_type(texts[::-1]) == kind
+
+
+NUMERIC = st.one_of(st.integers(-10**19, 10**19).map(str), st.floats().map(repr), st.text("0123456789.-+e", max_size=6),
+                    st.decimals(-1000, 1000, places=2).map(str))
+
+
+@given(st.lists(NUMERIC, min_size=1, max_size=5))
+@example(["0.10", "0.1"])
+def test_texts_that_differ_stay_different_numbers(texts):
+    """A column of numbers holds the exact value of every text, and tells all of them apart."""
+    kind = column_type(texts)
+    if kind == "text":
+        return
+    numbers = [int(text) if kind == "<i8" else float(text) for text in texts]
+    assert np.array(numbers, kind).tolist() == numbers
+    assert len(set(map(repr, numbers))) == len(set(texts))
+    for text, number in zip(texts, numbers, strict=True):
+        decimals = len(text.partition(".")[2])
+        assert text in (repr(number), repr(number).removesuffix(".0"), f"{number:.{decimals}f}")
