@@ -121,13 +121,8 @@ class SequenceDataset(Dataset[Sample]):
             IndexError: the index is out of range.
             TypeError: the index is no integer.
         """
-        num_sequences, rows, ends, values, num_values, numbers, texts, tracks = self._reading
-        try:
-            i = operator.index(index)
-        except TypeError:
-            raise TypeError(
-                f"index {index!r}: a dataset takes one integer; for a part of it use torch.utils.data.Subset"
-            ) from None
+        num_sequences, rows, last, ends, values, num_values, numbers, texts, tracks = self._reading
+        i = index if type(index) is int else self._as_int(index)
         if not 0 <= i < num_sequences:
             if not -num_sequences <= i < 0:
                 raise IndexError(
@@ -135,16 +130,25 @@ class SequenceDataset(Dataset[Sample]):
                 )
             i += num_sequences
         row = i if rows is None else rows[i]
+        if row > last:
+            self.store.sequence(row)  # says what is damaged; an IndexError would end a loop without a word
         after = row + 1
         start, end = ends[row], ends[after]
         if not start <= end <= num_values:
-            self.store.sequence(row)  # says what is damaged
+            self.store.sequence(row)
         sequence = values[start:end].copy()
         metadata: dict[str, Any] = {"index": row}
         for name, column in numbers:
             metadata[name] = column[row]
-        for name, text, text_ends in texts:
-            metadata[name] = text[text_ends[row] : text_ends[after]].tobytes().decode()
+        try:
+            for name, column, text, text_ends, num_bytes in texts:
+                first, stop = text_ends[row], text_ends[after]
+                if not first <= stop <= num_bytes:
+                    column[row]  # says what is damaged
+                metadata[name] = text[first:stop].tobytes().decode()
+        except UnicodeDecodeError:
+            column[row]
+            raise
         for name, track in tracks:
             metadata[name] = track[start:end].copy()
         if self.transform is None:
@@ -187,6 +191,15 @@ class SequenceDataset(Dataset[Sample]):
             raise TypeError(f"{self.store.path} holds features, which have no text")
         return self.store.alphabet.decode(encoded_sequence)
 
+    @staticmethod
+    def _as_int(index: Any) -> int:
+        try:
+            return operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"index {index!r}: a dataset takes one integer; for a part of it use torch.utils.data.Subset"
+            ) from None
+
     def _prepare(self) -> None:
         """Gather what ``__getitem__`` reads: a call of a method or an attribute per column would double its time."""
         store = self.store
@@ -196,12 +209,13 @@ class SequenceDataset(Dataset[Sample]):
         self._reading = (
             len(self),
             None if self._rows is None else self._rows.data,
+            len(store) - 1,
             store.offsets.data,
             store.values,
             len(store.values),
             [(name, _label_reader(store, column) if name == "label" else column)
              for name, column in columns if not isinstance(column, TextColumn)],
-            [(name, column.values.data, column.offsets.data)
+            [(name, column, column.values.data, column.offsets.data, len(column.values))
              for name, column in columns if isinstance(column, TextColumn)],
             [(name, store.tracks[name]) for name in self.columns if name in store.tracks],
         )

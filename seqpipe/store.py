@@ -91,7 +91,9 @@ class Store:
             self._damaged(f"/header names the columns {self.header['columns']}, /metadata holds {sorted(columns)}")
         self.metadata: dict[str, Column] = {name: columns[name] for name in self.header["columns"]}
         self.tracks: dict[str, np.ndarray] = self._group("tracks")  # type: ignore[assignment]
-        self.splits: dict[str, np.ndarray] = self._group("splits")  # type: ignore[assignment]
+        splits = self._group("splits")
+        order = [name for name in self.header["splits"] if name in splits]  # of the import: train, valid, test
+        self.splits: dict[str, np.ndarray] = {name: splits.pop(name) for name in order} | splits  # type: ignore
         self._check_header()
 
     def __len__(self) -> int:

@@ -80,7 +80,7 @@ def write_store(
         SeqpipeError: the disk is full, the folder cannot be written, or the header is too large.
     """
     assert header_problem(header) is None, header_problem(header)
-    text = json.dumps(header, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_HEADER:
         raise SeqpipeError(
             f"{path}: the names of classes, columns and files take {len(text)} bytes; a store holds up to "

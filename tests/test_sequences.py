@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import shutil
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -385,3 +388,27 @@ def test_wrong_arguments_are_value_errors(path, options, message):
     """At once, not at the first item."""
     with pytest.raises(ValueError, match=message):
         SequenceDataset(path, **options)
+
+
+@pytest.mark.parametrize(("name", "item", "dtype", "value"), [
+    ("splits/train", 5, "<u8", 10**9),
+    ("offsets", 9, "<u8", 10**9),
+    ("metadata/id/offsets", 9, "<u8", 10**9),
+    ("metadata/id/offsets", 9, "<u8", 0),
+    ("metadata/id/values", 20, "u1", 0xFF),
+])
+def test_a_damaged_number_ends_a_loop_with_an_error_not_without_a_word(
+    amp_store: Path, tmp_path: Path, name: str, item: int, dtype: str, value: int
+) -> None:
+    """Damage that opening does not see never looks like the end of the data, or like other data."""
+    path = tmp_path / "damaged.h5"
+    shutil.copy(amp_store, path)
+    with h5py.File(path) as file:
+        offset = file[name].id.get_offset()
+    number = np.array([value], dtype)
+    with open(path, "r+b") as file:
+        file.seek(offset + item * number.itemsize)
+        file.write(number.tobytes())
+
+    with pytest.raises(StoreError, match="run: seqpipe verify"):
+        list(SequenceDataset(path, "train" if name == "splits/train" else None))
