@@ -147,7 +147,7 @@ def test_a_split_holds_its_rows_only(amp_store):
         assert dataset[-1][1]["index"] == store.split_rows(split)[-1]
         found += store.split_rows(split).tolist()
     assert sorted(found) == list(range(4620))
-    with pytest.raises(StoreError, match="no split 'dev'; this store has 'test'"):
+    with pytest.raises(StoreError, match="no split 'dev'; this store has 'train', 'valid', 'test'"):
         SequenceDataset(amp_store, "dev")
 
 

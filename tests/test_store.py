@@ -537,7 +537,7 @@ def test_a_store_says_what_went_in(small: Path) -> None:
     assert [store.metadata["note"][i] for i in range(4)] == ["first", "é ☃", "", "last"]
     assert store.metadata["mass"].tolist() == [1.5, 2, 3, 4.25]
     assert {name: rows.tolist() for name, rows in store.splits.items()} == {"train": [0, 1], "test": [2, 3]}
-    with pytest.raises(StoreError, match=r"no split 'valid'; this store has 'test', 'train'"):
+    with pytest.raises(StoreError, match=r"no split 'valid'; this store has 'train', 'test'"):
         store.split_rows("valid")
 
 
