@@ -14,6 +14,7 @@ Layer 1
     records             one raw entry of any format
     alphabet            symbols and their token ids
     layout              names, types and checksums of a store
+    header              the shape of a store's JSON header
     labels              label and column texts to numbers
     spool               temporary files that become arrays
     batching            plan batches from lengths alone

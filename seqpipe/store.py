@@ -20,7 +20,8 @@ import numpy as np
 
 from seqpipe.alphabet import Alphabet
 from seqpipe.errors import StoreError
-from seqpipe.layout import MAX_HEADER, block_checksums, column_name, dataset_name, header_problem, num_blocks
+from seqpipe.header import MAX_HEADER, header_problem
+from seqpipe.layout import block_checksums, column_name, dataset_name, num_blocks
 from seqpipe.locate import Extent, locate
 
 

@@ -25,13 +25,12 @@ import h5py
 import numpy as np
 
 from seqpipe.errors import SeqpipeError
+from seqpipe.header import MAX_HEADER, header_problem
 from seqpipe.layout import (
     ALIGNMENT,
     CHECKSUM_BLOCK,
     FORMAT,
     FORMAT_VERSION,
-    MAX_HEADER,
-    header_problem,
     num_blocks,
 )
 from seqpipe.publish import move_into_place
@@ -129,7 +128,11 @@ def _check_room(path: Path, num_bytes: int) -> None:
 def _lay_out(path: Path, contents: Mapping[str, Content]) -> dict[str, int]:
     """Create the empty file; return each dataset's first byte (none for an empty dataset)."""
     access: dict[str, Any] = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
-    with h5py.File(path, "w", **access) as store:
+    no_times = h5py.h5p.create(h5py.h5p.FILE_CREATE)  # h5py.File cannot say this of the root group
+    no_times.set_obj_track_times(False)
+    old_enough = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    old_enough.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    with h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, no_times, old_enough)) as store:
         store.attrs.create("format", np.bytes_(FORMAT))
         store.attrs.create("format_version", np.uint32(FORMAT_VERSION))
         store.attrs.create("complete", np.uint8(0))
@@ -153,12 +156,17 @@ def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dty
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     properties.set_obj_track_times(False)
-    parent, _, leaf = name.rpartition("/")
-    group = store
-    for component in parent.split("/") if parent else ():
-        group = group[component] if component in group else group.create_group(component, track_times=False)
+    *parents, leaf = name.encode().split(b"/")
+    group = store.id
+    for parent in parents:
+        if group.links.exists(parent):
+            group = h5py.h5g.open(group, parent)
+        else:
+            no_times = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+            no_times.set_obj_track_times(False)
+            group = h5py.h5g.create(group, parent, gcpl=no_times)
     space = h5py.h5s.create_simple(shape)
-    return h5py.h5d.create(group.id, leaf.encode(), h5py.h5t.py_create(dtype), space, dcpl=properties)
+    return h5py.h5d.create(group, leaf, h5py.h5t.py_create(dtype), space, dcpl=properties)
 
 
 def _reserve(file: BinaryIO) -> None:
