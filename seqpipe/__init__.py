@@ -8,8 +8,8 @@ The flow, and the module of each stage; a module imports only modules of lower l
 
 Layer 0
     errors              errors a user can mend
-    publish             give a file its name only when it is whole
 Layer 1
+    publish             give a file its name only when it is whole
     options             the flags of every command
     records             one raw entry of any format
     alphabet            symbols and their token ids
@@ -19,8 +19,8 @@ Layer 1
     spool               temporary files that become arrays
     batching            plan batches from lengths alone
     batch               one padded batch
-    rundir              the folder of one training run
 Layer 2
+    rundir              the folder of one training run
     splits              which split a record belongs to
     readers             raw file to records, one file a format
     locate              find the arrays of an HDF5 file, believing nothing it says
@@ -31,6 +31,7 @@ Layer 2
     device              choose the device, bring batches to it
 Layer 3
     store               read a store through one memory map
+    throughput          sums over training steps: loss, rates, memory
     encoding            collect and encode the sequences of an import
     summary             numbers that describe many sequences
 Layer 4
@@ -46,9 +47,11 @@ Layer 6
     loading             from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
 Layer 7
-    training            train an RNN on a store
+    split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store
 Layer 8
+    training            train an RNN on a store
+Layer 9
     cli                 the commands
 """
 

@@ -228,6 +228,8 @@ def parse_ints(sequence: str | np.ndarray) -> np.ndarray:
 
 def _parse_words(text: str) -> list[int]:
     words = text.split()
+    if not words:
+        raise ValueError("the sequence is empty; expected at least one integer")
     try:
         # int() alone takes "1_0" and the digits of other scripts too.
         if _DIGITS.fullmatch(text):

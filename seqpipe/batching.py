@@ -64,9 +64,12 @@ def count_batches(num_sequences: int, *, batch_size: int, drop_last: bool) -> in
 
 def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
     """Return the share of padding among all elements of padded batches, 0 <= share < 1."""
-    padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    real = sum(int(lengths[batch].sum()) for batch in batches)
-    return 1 - real / padded if padded else 0.0
+    if not batches:
+        return 0.0
+    sizes = np.array([len(batch) for batch in batches])
+    flat = lengths[np.concatenate(batches)]
+    padded = int((sizes * np.maximum.reduceat(flat, np.cumsum(sizes) - sizes)).sum())
+    return 1 - int(flat.sum()) / padded if padded else 0.0
 
 
 def _sorted_by_length(pool: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import tyro
@@ -23,49 +24,14 @@ from seqpipe import options
 from seqpipe.errors import SeqpipeError
 
 
-def _preprocess(chosen: options.PreprocessOptions) -> object:
-    from seqpipe.ingest import preprocess
-
-    return preprocess(chosen)
-
-
-def _describe(chosen: options.DescribeOptions) -> object:
-    from seqpipe.description import describe
-
-    return describe(chosen)
-
-
-def _verify(chosen: options.VerifyOptions) -> object:
-    from seqpipe.verification import verify
-
-    return verify(chosen.store)
-
-
-def _train(chosen: options.TrainOptions) -> object:
-    from seqpipe.training import train
-
-    return train(chosen)
-
-
-def _predict(chosen: options.PredictOptions) -> object:
-    from seqpipe.prediction import predict
-
-    return predict(chosen)
-
-
-def _compare_padding(chosen: options.ComparePaddingOptions) -> object:
-    from seqpipe.padding_comparison import compare_padding
-
-    return compare_padding(chosen)
-
-
-COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
-    "preprocess": (options.PreprocessOptions, _preprocess),
-    "describe": (options.DescribeOptions, _describe),
-    "verify": (options.VerifyOptions, _verify),
-    "train": (options.TrainOptions, _train),
-    "predict": (options.PredictOptions, _predict),
-    "compare-padding": (options.ComparePaddingOptions, _compare_padding),
+# Each command: its options, and the function that takes them, imported when it is called.
+COMMANDS: dict[str, tuple[type, str]] = {
+    "preprocess": (options.PreprocessOptions, "ingest.preprocess"),
+    "describe": (options.DescribeOptions, "description.describe"),
+    "verify": (options.VerifyOptions, "verification.verify"),
+    "train": (options.TrainOptions, "training.train"),
+    "predict": (options.PredictOptions, "prediction.predict"),
+    "compare-padding": (options.ComparePaddingOptions, "padding_comparison.compare_padding"),
 }
 
 
@@ -86,13 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(name: str, argv: Sequence[str]) -> int:
     """Run one command; return the exit code."""
-    kind, command = COMMANDS[name]
+    kind, function = COMMANDS[name]
+    module, _, function = function.partition(".")
+    before = None
     if threading.current_thread() is threading.main_thread():
         # A polite kill unwinds like Ctrl-C, so that temporary files go.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         chosen: Any = tyro.cli(kind, args=list(argv), prog=f"seqpipe {name}")
-        print(command(chosen))
+        print(getattr(import_module(f"seqpipe.{module}"), function)(chosen))
+        sys.stdout.flush()
     except SystemExit as stop:
         return int(stop.code or 0)
     except SeqpipeError as error:
@@ -108,6 +77,9 @@ def run(name: str, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nseqpipe {name}: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     return 0
 
 

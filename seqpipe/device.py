@@ -33,7 +33,7 @@ def describe_device(device: torch.device) -> str:
     """Return one line on the device, for the user."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)}), pinned memory, non_blocking copies"
-    return f"cpu (threads: {torch.get_num_threads()})"
+    return f"cpu (threads: {torch.get_num_threads()}; OMP_NUM_THREADS sets another number)"
 
 
 @contextmanager
@@ -66,7 +66,7 @@ class Waiting:
 
 
 def batches_on(loader: Iterable[Batch], device: torch.device, waiting: Waiting | None = None) -> Iterator[Batch]:
-    """Yield the loader's batches on ``device``; from pinned memory the copy overlaps the computation.
+    """Yield the loader's batches on ``device``; from pinned memory the CPU does not wait for the copy.
 
     Args:
         loader: of batches, pinned for CUDA.

@@ -9,7 +9,6 @@ tell (alphabet, classes, duplicates, unmatched labels) is decided then, and the 
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 import time
 from collections.abc import Callable, Collection
@@ -21,9 +20,10 @@ from tqdm import tqdm
 
 from seqpipe.alphabet import fixed_alphabet
 from seqpipe.errors import OptionError, RawFormatError
-from seqpipe.intake import Intake, file_text
+from seqpipe.intake import Intake
 from seqpipe.options import PreprocessOptions
-from seqpipe.readers import detect_format, read_records
+from seqpipe.publish import check_output
+from seqpipe.readers import detect_format, file_text, read_records
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
 from seqpipe.records import ColumnChoice
@@ -155,19 +155,3 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
     names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "encoding", "seed")
     chosen = {name: getattr(options, name) for name in names}
     return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}
-
-
-def check_output(out: Path, overwrite: bool, inputs: list[Path]) -> None:
-    """Refuse an output that exists (unless told to replace it), is an input, or has no folder."""
-    if not out.parent.is_dir():
-        raise OptionError(f"--out {out}: the folder {out.parent} does not exist; make it first")
-    if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
-        raise OptionError(f"--out {out}: this is one of the inputs; choose another name")
-    if out.is_dir():
-        raise OptionError(f"--out {out}: this is a folder; expected a file name")
-    if out.exists() and not out.is_file():
-        raise OptionError(f"--out {out}: this is a device or a pipe; expected a file name")
-    if out.exists() and not overwrite:
-        raise OptionError(f"--out {out}: the file exists; choose another name, or replace it with --overwrite")
-    if not os.access(out.parent, os.W_OK):
-        raise OptionError(f"--out {out}: the folder {out.parent} cannot be written; choose another")

@@ -8,7 +8,6 @@ the rest of it lies in spools in the output's folder.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Collection
 from pathlib import Path
@@ -21,7 +20,7 @@ from seqpipe.encoding import Encoded, Features, collect_sequences
 from seqpipe.errors import RawFormatError
 from seqpipe.layout import MAX_COLUMN_NAME, dataset_name
 from seqpipe.options import PreprocessOptions
-from seqpipe.readers.compressed import SUFFIXES
+from seqpipe.readers import name_record
 from seqpipe.records import Record
 from seqpipe.splits import SPLIT_NAMES, SplitRule
 from seqpipe.spool import RaggedSpool
@@ -269,22 +268,3 @@ def find_label_column(options: PreprocessOptions, names: Collection[str]) -> str
     if options.label_type == "none":
         return None
     return options.label_column or ("label" if "label" in names else None)
-
-
-def name_record(record: Record, number: int) -> str:
-    """Return the record's id, or STEM:n for the ``number``-th record (from 1) of a file without ids.
-
-    Raises:
-        RawFormatError: the id is empty or holds NUL.
-    """
-    if record.id is None:
-        path = record.path.with_suffix("") if record.path.suffix.lower() in SUFFIXES else record.path
-        return f"{file_text(path.stem)}:{number}"
-    if not record.id or "\0" in record.id:
-        raise record.error(f"the id is {record.id!r}; expected text without NUL; correct it")
-    return record.id
-
-
-def file_text(name: str) -> str:
-    """Return a file name as text that UTF-8 can hold: file systems allow other bytes too."""
-    return os.fsencode(name).decode("utf-8", "replace")

@@ -41,9 +41,11 @@ class SequenceLoader(DataLoader[Any]):
     Made by ``get_dataloader``.
     """
 
-    def __init__(self, dataset: SequenceDataset | Subset, batch_sampler: LengthBatchSampler, **options: Any) -> None:
+    def __init__(
+        self, dataset: SequenceDataset | Subset, batch_sampler: LengthBatchSampler, *, seed: int, **options: Any
+    ) -> None:
         # Without a generator of its own, each iteration would draw from torch's global one.
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(seed)
         super().__init__(dataset, batch_sampler=batch_sampler, generator=generator, **options)
         self._plan = batch_sampler
         self._sequences = base_dataset(dataset)
@@ -161,6 +163,7 @@ def get_dataloader(
     return SequenceLoader(
         dataset,
         sampler,
+        seed=seed,
         collate_fn=functools.partial(PADDINGS[padding], padding_side=padding_side, pad_to_multiple=pad_to_multiple),
         num_workers=workers,
         pin_memory=torch.cuda.is_available() if pin_memory == "auto" else pin_memory,

@@ -6,6 +6,7 @@ neither torch nor h5py. Each field's docstring is the flag's help text.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,8 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from seqpipe.errors import OptionError
+
+MOST = 2**63 - 1  # what torch takes for a seed
 
 RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="(required)")]]
 StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
@@ -168,7 +171,7 @@ class PredictOptions:
     split: str | None = None
     """With --data: only this split."""
     out: Path
-    """Table to write (TSV): id, prediction, and p_CLASS for each class."""
+    """Table to write (TSV): id, prediction, and p_CLASS for each class; lm: id, bits_per_token, tokens."""
     format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts"] | None = None
     """Format of the raw files (default: that of the training data)."""
     id_column: str | None = None
@@ -214,12 +217,12 @@ class ComparePaddingOptions:
 def _check_minimum(options: object, **minimum: int) -> None:
     for name, least in minimum.items():
         value = getattr(options, name)
-        if isinstance(value, int | float) and value < least:
-            raise OptionError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
+        if isinstance(value, int | float) and not least <= value <= MOST:
+            raise OptionError(f"--{name.replace('_', '-')} {value}: expected {least} or more, up to {MOST}")
 
 
 def _check_above_zero(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
-        if value is not None and not value > 0:
-            raise OptionError(f"--{name.replace('_', '-')} {value}: expected more than 0")
+        if value is not None and not 0 < value < math.inf:
+            raise OptionError(f"--{name.replace('_', '-')} {value}: expected a finite number above 0")

@@ -29,11 +29,9 @@ from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError
-from seqpipe.ingest import check_output
-from seqpipe.intake import name_record
 from seqpipe.options import PredictOptions
-from seqpipe.publish import published
-from seqpipe.readers import detect_format, read_records
+from seqpipe.publish import check_output, published
+from seqpipe.readers import detect_format, name_record, read_records
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice
 from seqpipe.rnn import ModelConfig, SequenceRNN

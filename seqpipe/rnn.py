@@ -193,7 +193,7 @@ class SequenceRNN(nn.Module):
         mask = torch.arange(sequences.shape[1], device=device) < counts[:, None]
         packed = choose_rnn_path(self.config.rnn_path, device) == "packed"
         directions = (False, True) if self.config.bidirectional else (False,)
-        orders = [plan_order(lengths, mask, backward=backward, packed=packed) for backward in directions]
+        orders = [plan_order(lengths, counts, mask.shape[1], backward=b, packed=packed) for b in directions]
         by_direction = self._run_layers(self._embed(sequences, mask), orders)
         if self.config.task == "lm":
             return self.head(self.dropout(by_direction[0]))
@@ -276,29 +276,39 @@ def choose_rnn_path(rnn_path: str, device: torch.device) -> str:
     return rnn_path
 
 
-def plan_order(lengths: Tensor, mask: Tensor, *, backward: bool, packed: bool) -> ReadingOrder:
-    """Return how one direction reads the batch that ``mask`` belongs to."""
+def plan_order(
+    lengths: Tensor, counts: Tensor, num_steps: int, *, backward: bool, packed: bool
+) -> ReadingOrder:
+    """Return how one direction reads a batch.
+
+    Args:
+        lengths: (B,) int64 on the CPU.
+        counts: the same on the batch's device, where the row numbers are made.
+        num_steps: T.
+        backward: each sequence from its end.
+        packed: leave the padding out.
+    """
     if packed:
         # Packing the row numbers once spares packing vectors in each layer, and makes packing
         # and reversing one move. An empty sequence keeps one row: torch packs no empty one.
-        rows = number_rows(lengths, mask.shape[1], backward=backward)
+        rows = number_rows(counts, num_steps, backward=backward)
         order = pack_padded_sequence(rows, lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-        return ReadingOrder(order.data.to(mask.device, non_blocking=True), order.batch_sizes)
+        return ReadingOrder(order.data, order.batch_sizes)
     if backward:
-        return ReadingOrder(number_rows(lengths, mask.shape[1], backward=True).flatten().to(mask.device), None)
+        return ReadingOrder(number_rows(counts, num_steps, backward=True).flatten(), None)
     return ReadingOrder(None, None)
 
 
-def number_rows(lengths: Tensor, num_steps: int, *, backward: bool) -> Tensor:
-    """Return the (B, T) row numbers in reading order.
+def number_rows(counts: Tensor, num_steps: int, *, backward: bool) -> Tensor:
+    """Return the (B, T) row numbers in reading order, on the device of ``counts``, the (B,) lengths.
 
     Backward, each sequence is reversed within its length and its padding stays in place.
     """
-    steps = torch.arange(num_steps).expand(len(lengths), num_steps)
+    steps = torch.arange(num_steps, device=counts.device).expand(len(counts), num_steps)
     if backward:
-        last = lengths[:, None] - 1
+        last = counts[:, None] - 1
         steps = torch.where(steps <= last, last - steps, steps)
-    return steps + num_steps * torch.arange(len(lengths))[:, None]
+    return steps + num_steps * torch.arange(len(counts), device=counts.device)[:, None]
 
 
 def run_in_order(rnn: nn.Module, vectors: Tensor, order: ReadingOrder) -> Tensor:

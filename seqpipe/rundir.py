@@ -34,7 +34,7 @@ class RunDirectory:
             if path is not None and any(self.path.iterdir()):
                 raise OptionError(f"--out {path}: the folder is not empty; choose another run directory")
         except (FileExistsError, NotADirectoryError):
-            raise OptionError(f"--out {path}: expected a folder, found a file there") from None
+            raise OptionError(f"--out {path or 'runs'}: expected a folder, found a file there") from None
         except PermissionError:
             raise OptionError(f"--out {path or 'runs'}: the folder cannot be made here; choose another") from None
 

@@ -14,6 +14,7 @@ from seqpipe.labels import parse_number
 from seqpipe.splits import SPLIT_NAMES
 
 HISTOGRAM_BINS = 48
+MOMENT_ROWS = 1024  # sequences looked at together
 
 
 def summarise_lengths(lengths: np.ndarray, labels: np.ndarray | None, num_classes: int) -> dict[str, Any]:
@@ -53,16 +54,20 @@ def channel_moments(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -
     Returns:
         ``mean`` and ``deviation``, C numbers each (0 and 1 without any element).
     """
+    counted = np.zeros(len(offsets) - 1, bool)
+    counted[rows.astype(np.int64)] = True
     num_channels = values.shape[1]
-    count, total, squares = 0, np.zeros(num_channels), np.zeros(num_channels)
-    if len(rows):
-        # Sums are taken around the first element: large offsets do not cost digits.
-        center = values[int(offsets[rows[0]])].astype(np.float64)
-        for start, end in zip(offsets[rows].tolist(), offsets[rows + np.uint64(1)].tolist(), strict=True):
-            part = values[start:end] - center
-            count += end - start
-            total += part.sum(axis=0)
-            squares += np.square(part).sum(axis=0)
+    count, total, squares, center = 0, np.zeros(num_channels), np.zeros(num_channels), np.zeros(num_channels)
+    for first in range(0, len(counted), MOMENT_ROWS):
+        ends = offsets[first : first + MOMENT_ROWS + 1].astype(np.int64)
+        part = values[ends[0] : ends[-1]][np.repeat(counted[first : first + MOMENT_ROWS], np.diff(ends))]
+        part = part.astype(np.float64)
+        if not count and len(part):
+            center = part[0].copy()  # sums are taken around it: large offsets do not cost digits
+        part -= center
+        count += len(part)
+        total += part.sum(axis=0)
+        squares += np.square(part).sum(axis=0)
     if not count:
         return {"mean": [0.0] * num_channels, "deviation": [1.0] * num_channels}
     mean = total / count

@@ -24,6 +24,8 @@ from torch.nn import functional
 from seqpipe.batch import Batch
 from seqpipe.errors import OptionError
 
+IGNORED = -100  # no token
+
 
 @dataclass(frozen=True)
 class Task:
@@ -61,7 +63,10 @@ class Task:
             batch: with labels for classify and regress.
         """
         if self.name == "lm":
-            return functional.cross_entropy(outputs[batch.mask], batch.tokens[batch.mask], reduction="sum")
+            # Selecting by the mask would make the CPU wait for CUDA to count it.
+            wanted = batch.tokens.masked_fill(~batch.mask, IGNORED)
+            return functional.cross_entropy(outputs.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED,
+                                            reduction="sum")
         assert batch.labels is not None
         if self.name == "regress":
             wanted = (batch.labels - self.label_mean) / self.label_deviation
@@ -88,8 +93,8 @@ class Metrics:
         self._terms = self._sequences = 0
         if task.name == "classify":
             self._collection = MetricCollection({
-                "accuracy": classification.MulticlassAccuracy(task.num_outputs, average="micro"),
-                "macro_f1": classification.MulticlassF1Score(task.num_outputs, average="macro"),
+                "accuracy": classification.MulticlassAccuracy(task.num_outputs, average="micro", validate_args=False),
+                "macro_f1": classification.MulticlassF1Score(task.num_outputs, average="macro", validate_args=False),
             })
         elif task.name == "regress":
             self._collection = MetricCollection({
@@ -99,7 +104,8 @@ class Metrics:
             })
         else:
             self._collection = MetricCollection({})
-        self._collection.to(device)
+        # Sums of squares of numbers far from zero: in float32 R2 would be wrong in its first digit.
+        self._collection.set_dtype(torch.float64).to(device)
 
     def update(self, outputs: Tensor, batch: Batch) -> None:
         """Count one batch, given the network's outputs for it."""
@@ -109,16 +115,16 @@ class Metrics:
         if self._task.name == "classify":
             self._collection.update(outputs, batch.labels)
         elif self._task.name == "regress":
-            self._collection.update(self._task.numbers(outputs), batch.labels)
+            assert batch.labels is not None
+            self._collection.update(self._task.numbers(outputs.double()), batch.labels.double())
 
     def compute(self) -> dict[str, float]:
         """Return ``loss`` (mean per element) and the task's metrics."""
         loss = float(self._loss) / max(self._terms, 1)
         if self._task.name == "lm":
             return {"loss": loss, "bits_per_token": loss / math.log(2), "perplexity": math.exp(min(loss, 700))}
-        if self._task.name == "regress" and self._sequences < 2:
-            del self._collection["r2"]  # undefined for a single number
-        return {"loss": loss, **{name: float(value) for name, value in self._collection.compute().items()}}
+        defined = {name: metric for name, metric in self._collection.items() if name != "r2" or self._sequences > 1}
+        return {"loss": loss, **{name: float(metric.compute()) for name, metric in defined.items()}}
 
 
 def choose_task(requested: str, header: Mapping[str, Any], place: str) -> str:

@@ -29,12 +29,13 @@ from seqpipe.options import PreprocessOptions, TrainOptions
 from seqpipe.rnn import ModelConfig, SequenceRNN, choose_rnn_path
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
-from seqpipe.splits import hash_fraction
+from seqpipe.split_sets import announce, split_store
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task, choose_task
+from seqpipe.throughput import Throughput
 
 BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
-HOLD_OUT = 0.1  # of train, where a store has no valid split
+MOST_EMBEDDING = 8 << 30  # bytes
 WARMUP = 0.05  # share of the run in which the learning rate rises
 DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 500, 100
 
@@ -77,13 +78,17 @@ def train(options: TrainOptions) -> TrainResult:
     """
     device = choose_device(options.device)
     with few_threads(device):
-        return _train(options, device)
+        try:
+            return _train(options, device)
+        except torch.OutOfMemoryError as error:
+            raise SeqpipeError(f"out of memory on {device.type} ({str(error).splitlines()[0]}); lower --batch-size or "
+                               "--hidden-dim, or train on sequences that are cut shorter") from None
 
 
 def _train(options: TrainOptions, device: torch.device) -> TrainResult:
     store, run = _open(options)
     name = choose_task(options.task, store.header, str(store.path))
-    train_set, valid_set, test_set = _split(store, options)
+    train_set, valid_set, test_set = split_store(store, options.subset)
     task = _describe_task(name, store, train_set)
     torch.manual_seed(options.seed)
     model = SequenceRNN(_configure(task, store, options)).to(device)
@@ -94,12 +99,14 @@ def _train(options: TrainOptions, device: torch.device) -> TrainResult:
     run.write_config({**dataclasses.asdict(options), "task": name, "device": device.type,
                       "epochs": trainer.count_epochs(len(train_set)), "store": store.path,
                       "rnn_path": choose_rnn_path(model.config.rnn_path, device)})
-    _announce(f"device   {describe_device(device)}",
-              f"data     {store.path}: train {len(train_set):,}, valid {len(valid_set):,}, "
-              f"test {len(test_set) if test_set is not None else 0:,} sequences",
-              f"network  {name}: {model.config.model}, {sum(p.numel() for p in model.parameters()):,} parameters, "
-              f"{choose_rnn_path(model.config.rnn_path, device)}",
-              f"run      {run.path}")
+    announce(
+        f"device   {describe_device(device)}",
+        f"data     {store.path}: train {len(train_set):,}, valid {len(valid_set):,}, "
+        f"test {len(test_set) if test_set is not None else 0:,} sequences",
+        f"network  {name}: {model.config.model}, {sum(p.numel() for p in model.parameters()):,} parameters, "
+        f"{choose_rnn_path(model.config.rnn_path, device)}",
+        f"run      {run.path}",
+    )
     started = time.perf_counter()
     valid = trainer.fit(train_set, valid_set)
     seconds = time.perf_counter() - started
@@ -159,6 +166,7 @@ class _Trainer:
             for epoch in range(epochs):
                 train_loss = self._train_epoch(train_loader, epoch, total, bar)
                 metrics = evaluate(self._model, self._task, valid_loader, self._device)
+                self._check_finite(metrics["loss"], "of the valid split")
                 self._run.log("epoch", epoch=epoch, step=self._step, train_loss=train_loss,
                               **{f"valid_{name}": value for name, value in metrics.items()})
                 improved = self._task.improves(metrics, best)
@@ -180,7 +188,7 @@ class _Trainer:
         self._model.train()
         loader.set_epoch(epoch)
         waiting = Waiting()
-        window, whole = _Window(self._device), _Window(self._device)
+        window, whole = Throughput(self._device), Throughput(self._device)
         for batch in batches_on(loader, self._device, waiting):
             loss = self._train_step(batch, total)
             terms = self._task.num_terms(batch)
@@ -190,14 +198,14 @@ class _Trainer:
             bar.update()
             if self._step % self._options.log_every == 0 or self._finished(total):
                 report = window.report(waiting)
-                self._check_finite(report["loss"], batch)
+                self._check_finite(report["loss"], f"(batch with the rows {batch.index[:8].tolist()})")
                 self._run.log("step", epoch=epoch, step=self._step, lr=self._optimizer.param_groups[0]["lr"], **report)
                 bar.set_postfix(loss=f"{report['loss']:.4f}", refresh=False)
-                window, waiting.seconds = _Window(self._device), 0.0
+                window, waiting.seconds = Throughput(self._device), 0.0
             if self._finished(total):
                 break
         mean_loss = whole.mean_loss()
-        self._check_finite(mean_loss, batch)
+        self._check_finite(mean_loss, "of the epoch")
         return mean_loss
 
     def _train_step(self, batch: Batch, total: int) -> torch.Tensor:
@@ -219,12 +227,10 @@ class _Trainer:
     def _finished(self, total: int) -> bool:
         return self._progress(total) >= 1
 
-    def _check_finite(self, loss: float, batch: Batch) -> None:
+    def _check_finite(self, loss: float, where: str) -> None:
         if not math.isfinite(loss):
-            raise SeqpipeError(
-                f"{self._store.path}: the loss is {loss} at step {self._step} (batch with the rows "
-                f"{batch.index[:8].tolist()}); lower --lr; the run so far is in {self._run.path}"
-            )
+            raise SeqpipeError(f"{self._store.path}: the loss is {loss} at step {self._step} {where}; lower --lr; "
+                               f"the run so far is in {self._run.path}")
 
     def _save(self, name: str, epoch: int, metrics: dict[str, float]) -> None:
         header = self._store.header
@@ -233,46 +239,11 @@ class _Trainer:
             "model_config": dataclasses.asdict(self._model.config),
             "task": dataclasses.asdict(self._task),
             "data": {key: header[key] for key in ("kind", "encoding", "label_type", "classes", "channels", "input")},
-            "options": {name: str(value) if isinstance(value, Path) else value
-                        for name, value in dataclasses.asdict(self._options).items()},
             "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
             "epoch": epoch,
             "step": self._step,
             "metrics": metrics,
         })
-
-
-class _Window:
-    """Sums over some training steps."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._started = time.perf_counter()
-        self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._terms = self._sequences = self._elements = self._padded = 0
-
-    def add(self, batch: Batch, loss: torch.Tensor, terms: int) -> None:
-        self._loss += loss.double()  # stays on the device: reading it here would make the CPU wait
-        self._terms += terms
-        self._sequences += len(batch)
-        self._elements += batch.num_elements
-        self._padded += batch.sequences.shape[0] * batch.sequences.shape[1]
-
-    def mean_loss(self) -> float:
-        return float(self._loss) / max(self._terms, 1)
-
-    def report(self, waiting: Waiting) -> dict[str, float]:
-        """Return one log line: rates per second, shares in percent, memory in MB."""
-        loss = self.mean_loss()
-        seconds = max(time.perf_counter() - self._started, 1e-9)
-        return {
-            "loss": loss,
-            "sequences_per_s": round(self._sequences / seconds, 1),
-            "elements_per_s": round(self._elements / seconds, 1),
-            "padding_percent": round(100 * (1 - self._elements / max(self._padded, 1)), 2),
-            "data_wait_percent": round(100 * waiting.seconds / seconds, 2),
-            "memory_mb": round(peak_memory(self._loss.device) / 1e6, 1),
-        }
 
 
 def learning_rate_share(progress: float) -> float:
@@ -282,18 +253,6 @@ def learning_rate_share(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP)))
 
 
-def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far in bytes: of the device for CUDA, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _open(options: TrainOptions) -> tuple[Store, RunDirectory | None]:
     """Return the store; without ``--data`` the built-in one, made in the new run directory."""
     if options.data is not None:
@@ -301,43 +260,13 @@ def _open(options: TrainOptions) -> tuple[Store, RunDirectory | None]:
     if not BUILT_IN.is_dir():
         raise OptionError(f"no --data given, and the built-in data are not at {BUILT_IN}; give --data STORE")
     run = RunDirectory(options.out, "amp")
-    _announce("no --data given: training on the built-in peptides of data/amp")
+    announce("no --data given: training on the built-in peptides of data/amp")
     summary = preprocess(PreprocessOptions(
         raw=(BUILT_IN / "amp.fasta",), labels=BUILT_IN / "labels.tsv", label_column="label", split="column:split",
         out=run.path / "amp.h5",
     ))
-    _announce(str(summary))
+    announce(str(summary))
     return Store(summary.path), run
-
-
-def _split(store: Store, options: TrainOptions) -> tuple[Any, Any, SequenceDataset | None]:
-    """Return the train, valid and test set; a store without valid lends 10 % of train, chosen by hash."""
-    train_set: Any = SequenceDataset(store, "train" if store.splits else None)
-    test_set = SequenceDataset(store, "test") if len(store.splits.get("test", ())) else None
-    if len(store.splits.get("valid", ())):
-        valid_set: Any = SequenceDataset(store, "valid")
-    else:
-        if len(train_set) < 2:
-            raise OptionError(f"{store.path}: {len(train_set)} sequences to train on; expected at least 2")
-        held_out, kept = _hold_out(train_set, options.seed)
-        _announce(f"no valid split: {len(held_out):,} of {len(train_set):,} train sequences are held out for it")
-        train_set, valid_set = Subset(train_set, kept), Subset(train_set, held_out)
-    if options.subset is not None:
-        count = min(options.subset, len(train_set))
-        _announce(f"subset: the first {count:,} of {len(train_set):,} train sequences")
-        train_set = Subset(train_set, range(count))
-    if not len(train_set):
-        raise OptionError(f"{store.path}: the train split is empty")
-    return train_set, valid_set, test_set
-
-
-def _hold_out(dataset: SequenceDataset, seed: int) -> tuple[list[int], list[int]]:
-    """Return the indices held out (the lowest hashes of (seed, id)) and those kept, both ascending."""
-    ids = dataset.store.metadata["id"]
-    fractions = np.array([hash_fraction(seed, str(ids[row])) for row in store_rows(dataset).tolist()])
-    count = max(1, round(HOLD_OUT * len(fractions)))
-    order = np.argsort(fractions, kind="stable")
-    return sorted(order[:count].tolist()), sorted(order[count:].tolist())
 
 
 def _describe_task(name: str, store: Store, train_set: Any) -> Task:
@@ -353,7 +282,12 @@ def _describe_task(name: str, store: Store, train_set: Any) -> Task:
 
 def _configure(task: Task, store: Store, options: TrainOptions) -> ModelConfig:
     if task.name == "lm" and options.bidirectional:
-        _announce("lm reads each sequence forward only")
+        announce("lm reads each sequence forward only")
+    embedding_bytes = 4 * options.embedding_dim * (store.alphabet.num_tokens if store.alphabet else 0)
+    if embedding_bytes > MOST_EMBEDDING:
+        raise OptionError(f"{store.path}: the alphabet has {embedding_bytes // 4 // options.embedding_dim:,} tokens; "
+                          f"their embedding would take {embedding_bytes / 1e9:,.0f} GB: number the integers from 0 "
+                          "on without gaps, or lower --embedding-dim")
     return ModelConfig(
         task=task.name,  # type: ignore[arg-type]
         num_tokens=store.alphabet.num_tokens if store.alphabet else 0,
@@ -368,7 +302,3 @@ def _configure(task: Task, store: Store, options: TrainOptions) -> ModelConfig:
         pooling=options.pooling,
         rnn_path=options.rnn_path,
     )
-
-
-def _announce(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from seqpipe.errors import StoreError
 from seqpipe.layout import CHECKSUM_BLOCK, block_checksums
+from seqpipe.options import VerifyOptions
 from seqpipe.store import Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
@@ -38,12 +39,13 @@ class Verification:
                 "every checksum, offset, token and id")
 
 
-def verify(path: Path) -> Verification:
+def verify(options: VerifyOptions) -> Verification:
     """Check every checksum, offset, token and id of a store.
 
     Raises:
         StoreError: something is off; the message lists the places, the first 20 of them.
     """
+    path = options.store
     store = Store(path)
     checked = {name: array for name, array in store.arrays.items() if not name.startswith("checksums/")}
     total = sum(array.nbytes for array in checked.values())

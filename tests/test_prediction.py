@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from scripts.predict import main
+from seqpipe.errors import SeqpipeError
 from seqpipe.options import TrainOptions
 from seqpipe.prediction import Predictor
 from seqpipe.sequences import SequenceDataset
@@ -118,6 +119,18 @@ def test_regression_and_language_model_have_their_own_columns(make_store: Callab
         assert list(rows[0]) == columns and len(rows) == 30
         if task == "lm":
             assert [int(row["tokens"]) for row in rows] == [2 * (i % 7 + 1) for i in range(30)]
+
+
+def test_blank_text_is_no_sequence_of_integers(make_store: Callable[..., Path], tmp_path: Path,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    """White space alone holds no integer: an error in preprocess and in predict, not a sequence of length 0."""
+    with pytest.raises(SeqpipeError, match=r"w\.csv:2: record 'a': the sequence is empty"):
+        make_store("w.csv", 'id,sequence,label\na,"  ",x\nb,1 2 3,y\n', alphabet="ints")
+    store = make_store("i.csv", "id,sequence,label\na,1,x\nb,1 2 3,y\nc,2,x\n", alphabet="ints")
+    run = train(TrainOptions(data=store, out=tmp_path / "run", epochs=1, **QUICK)).run
+    assert main(["--checkpoint", str(run / "best.pt"), "--input", str(tmp_path / "w.csv"),
+                 "--out", str(tmp_path / "p.tsv")]) == 1
+    assert "the sequence is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("content", "finding"), [

@@ -15,6 +15,7 @@ import pytest
 import seqpipe
 from scripts.preprocess import main
 from seqpipe.sequences import SequenceDataset
+from seqpipe.options import VerifyOptions
 from seqpipe.verification import verify
 from tests.conftest import DATA
 
@@ -45,7 +46,7 @@ def refused(capsys, *argv):
 
 def contents(out, split=None):
     """Return {id: (sequence, metadata)} of a store, its classes by name; the whole file is verified too."""
-    verify(out)
+    verify(VerifyOptions(store=out))
     dataset = SequenceDataset(out, split)
     records = {}
     for tokens, metadata in dataset:

@@ -26,6 +26,7 @@ from seqpipe.layout import block_checksums
 from seqpipe.options import DescribeOptions, PreprocessOptions
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store, TextColumn
+from seqpipe.options import VerifyOptions
 from seqpipe.verification import verify
 from seqpipe.writer import Content, write_store
 from tests.test_writer import write_plain
@@ -118,7 +119,7 @@ def test_no_flip_passes_verify_and_changes_the_content(small: Path, tmp_path: Pa
         flipped[draws.randrange(len(data))] ^= 1 << draws.randrange(8) if unit == "bit" else draws.randrange(1, 256)
         path.write_bytes(flipped)
         try:
-            verify(path)
+            verify(VerifyOptions(store=path))
         except StoreError as error:
             found += 1
             assert str(path) in str(error)
@@ -148,7 +149,7 @@ def test_offsets_that_decrease_are_refused_where_they_are_read(copy: Path) -> No
         with pytest.raises(StoreError, match=r"/offsets\[1:3\] is 6, 4; expected start <= end <= 10"):
             read()
     with pytest.raises(StoreError, match=r"/offsets\[1:3\] is 6, 4"):
-        verify(copy)
+        verify(VerifyOptions(store=copy))
 
 
 def test_offsets_past_the_end_are_refused_where_they_are_read(copy: Path) -> None:

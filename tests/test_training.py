@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,22 @@ import pytest
 import torch
 
 from scripts.train import main
+from seqpipe.batch import Batch
 from seqpipe.checkpoint import load_checkpoint
+from seqpipe.collate import fill
+from seqpipe.device import Waiting, batches_on
 from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.ingest import preprocess
 from seqpipe.loading import get_dataloader
 from seqpipe.options import PreprocessOptions, TrainOptions
-from seqpipe.sequences import SequenceDataset
-from seqpipe.training import evaluate, learning_rate_share, train
 from seqpipe.prediction import Predictor
+from seqpipe.rnn import SequenceRNN
+from seqpipe.sequences import SequenceDataset
+from seqpipe.split_sets import split_store
+from seqpipe.splits import hash_fraction
+from seqpipe.store import Store
+from seqpipe.tasks import Metrics, Task
+from seqpipe.training import evaluate, learning_rate_share, train
 
 QUICK = {"hidden_dim": 16, "embedding_dim": 16, "device": "cpu"}
 
@@ -111,6 +119,64 @@ def test_without_a_valid_split_a_tenth_of_train_is_held_out(
     """The sequences held out are never trained on, are chosen by hash, and the user is told."""
     train(TrainOptions(data=vowels_store, out=tmp_path / "run", epochs=1, **QUICK))
     assert "27 of 270 train sequences are held out" in capsys.readouterr().err
+    store = Store(vowels_store)
+    train_set, valid_set, _ = split_store(store, None)
+    kept, held_out = ({metadata["id"] for _, metadata in part} for part in (train_set, valid_set))
+    everything = {metadata["id"] for _, metadata in SequenceDataset(store, "train")}
+    assert not kept & held_out and kept | held_out == everything and len(held_out) == 27
+    assert held_out == set(sorted(everything, key=lambda name: hash_fraction(0, name))[:27])
+    assert held_out != {store.metadata["id"][row] for row in range(27)}
+
+
+def test_training_never_reads_what_is_held_out(vowels_store: Path, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of all training steps are those kept; those of validation are those held out."""
+    seen: dict[bool, set[int]] = {True: set(), False: set()}
+    forward = SequenceRNN.forward
+    taken: list[int] = []
+
+    def recorded(model: SequenceRNN, sequences: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        seen[model.training].update(taken)
+        return forward(model, sequences, lengths)
+
+    def watched(loader: Iterable[Batch], device: torch.device, waiting: Waiting | None = None) -> Iterator[Batch]:
+        for batch in batches_on(loader, device, waiting):
+            taken[:] = batch.index.tolist()
+            yield batch
+
+    monkeypatch.setattr("seqpipe.training.batches_on", watched)
+    monkeypatch.setattr(SequenceRNN, "forward", recorded)
+    train(TrainOptions(data=vowels_store, out=tmp_path / "run", epochs=1, **QUICK))
+    train_set, valid_set, test_set = split_store(Store(vowels_store), None)
+    assert seen[True] == {metadata["index"] for _, metadata in train_set}
+    assert seen[False] == {metadata["index"] for part in (valid_set, test_set) for _, metadata in part}
+
+
+@pytest.mark.parametrize("center", [0.0, 1e5, -1e6])
+def test_regression_metrics_equal_those_of_numpy(center: float) -> None:
+    """MAE, RMSE and R2 in the labels' own units, also for labels far from zero."""
+    rng = np.random.default_rng(0)
+    labels = (center + rng.normal(size=200)).astype(np.float32)
+    task = Task("regress", 1, center, 1.0)
+    outputs = torch.from_numpy(labels.astype(np.float64) - center + 0.3 * rng.normal(size=200)).float()[:, None]
+    metrics = Metrics(task, torch.device("cpu"))
+    for part in np.array_split(np.arange(200), 7):
+        batch = fill([(np.zeros(1, "u1"), {"label": labels[i]}) for i in part])
+        metrics.update(outputs[part], batch)
+    errors = outputs[:, 0].double().numpy() + center - labels
+    found = metrics.compute()
+    assert found["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-9)
+    assert found["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-9)
+    total = np.square(labels.astype(np.float64) - labels.astype(np.float64).mean()).sum()
+    assert found["r2"] == pytest.approx(1 - (errors**2).sum() / total, abs=1e-4)
+
+
+def test_a_test_split_of_one_number_has_no_r2(make_store: Callable[..., Path], tmp_path: Path) -> None:
+    """R2 is undefined there, and left out."""
+    rows = "".join(f"r{i},{'ACGT' * (i % 3 + 1)},{i / 8},{'train' if i else 'test'}\n" for i in range(30))
+    store = make_store("r.csv", "id,sequence,label,part\n" + rows, split="column:part")
+    result = train(TrainOptions(data=store, out=tmp_path / "run", epochs=1, **QUICK))
+    assert result.test is not None and set(result.test) == {"loss", "mae", "rmse"}
 
 
 def regression_table(num_rows: int) -> str:
@@ -206,7 +272,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(vowels_store: Path
 
 
 @pytest.mark.parametrize("bad", [["--epochs", "0"], ["--dropout", "1"], ["--lr", "0"], ["--seed", "-1"],
-                                 ["--batch-size", "0"], ["--num-workers", "-1"]])
+                                 ["--batch-size", "0"], ["--num-workers", "-1"], ["--weight-decay", "nan"],
+                                 ["--weight-decay", "inf"], ["--lr", "nan"], ["--seed", str(2**64)]])
 def test_a_value_out_of_range_names_the_flag(amp_store: Path, bad: list[str],
                                              capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 1, one line, no traceback."""

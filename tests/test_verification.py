@@ -13,6 +13,7 @@ import pytest
 
 from seqpipe.errors import StoreError
 from seqpipe.store import Store
+from seqpipe.options import VerifyOptions
 from seqpipe.verification import verify
 from tests.test_store import rebuild
 from tests.test_writer import write_plain
@@ -23,7 +24,7 @@ Change = Callable[[dict[str, np.ndarray], dict[str, Any]], None]
 def findings(path: Path) -> str:
     """Return the message of a store that is off."""
     with pytest.raises(StoreError) as caught:
-        verify(path)
+        verify(VerifyOptions(store=path))
     assert str(caught.value).startswith(f"{path}: damaged:") and "make it again with preprocess" in str(caught.value)
     return str(caught.value)
 
@@ -48,7 +49,7 @@ def amp(amp_store: Path, tmp_path: Path) -> Path:
 def test_good_stores_are_good(amp_store: Path, vowels_store: Path) -> None:
     """With the number of sequences, arrays and bytes."""
     for path in (amp_store, vowels_store):
-        result = verify(path)
+        result = verify(VerifyOptions(store=path))
         store = Store(path)
         assert result.sequences == len(store) and result.num_bytes > store.values.nbytes
         assert result.arrays == sum(not name.startswith("checksums/") for name in store.arrays)

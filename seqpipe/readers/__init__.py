@@ -14,10 +14,12 @@ behind it, and raises RawFormatError where a line breaks the format.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
 from seqpipe.errors import OptionError
+from seqpipe.layout import SIGNATURE
 from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.readers.fastx import read_fasta, read_fastq
 from seqpipe.readers.jsonl import read_jsonl
@@ -34,7 +36,6 @@ _BY_SUFFIX = {
     ".fq": "fastq", ".fastq": "fastq", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".ts": "ts",
 }
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 # What the first lines of a format look like; line ends are LF by then.
 _BY_CONTENT = {
     "fasta": re.compile(r"(;[^\n]*\n|[ \t]*\n)*>"),
@@ -50,7 +51,7 @@ def detect_format(raw: RawFile) -> str:
     Raises:
         RawFormatError: neither tells, or the file is HDF5.
     """
-    if raw.head().startswith(_HDF5):
+    if raw.head().startswith(SIGNATURE):
         raise raw.error(
             "is an HDF5 file, which cannot be imported as text; a store needs no import, and other "
             f"HDF5 files must be written as one of {', '.join(FORMATS)} first"
@@ -108,3 +109,22 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[R
         raise raw.error(f"no record: {found}; expected at least one record in format {format}")
     yield first
     yield from records
+
+
+def name_record(record: Record, number: int) -> str:
+    """Return the record's id, or STEM:n for the ``number``-th record (from 1) of a file without ids.
+
+    Raises:
+        RawFormatError: the id is empty or holds NUL.
+    """
+    if record.id is None:
+        path = record.path.with_suffix("") if record.path.suffix.lower() in SUFFIXES else record.path
+        return f"{file_text(path.stem)}:{number}"
+    if not record.id or "\0" in record.id:
+        raise record.error(f"the id is {record.id!r}; expected text without NUL; correct it")
+    return record.id
+
+
+def file_text(name: str) -> str:
+    """Return a file name as text that UTF-8 can hold: file systems allow other bytes too."""
+    return os.fsencode(name).decode("utf-8", "replace")
