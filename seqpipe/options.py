@@ -63,8 +63,6 @@ class PreprocessOptions:
 
     def __post_init__(self) -> None:
         _check_minimum(self, seed=0)
-        if self.seed >= 2**64:
-            raise OptionError(f"--seed {self.seed}: expected less than 2**64")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -285,7 +285,8 @@ WRONG = {
     "negative seed": (
         {"a.fa": FASTA}, ["--seed", "-1"], "--seed -1: expected 0 or more"),
     "large seed": (
-        {"a.fa": FASTA}, ["--seed", str(2**64)], "--seed 18446744073709551616: expected 0 or more, up to 9223372036854775807"),
+        {"a.fa": FASTA}, ["--seed", str(2**64)],
+        "--seed 18446744073709551616: expected 0 or more, up to 9223372036854775807"),
     "bad alphabet": (
         {"a.fa": FASTA}, ["--alphabet", "DNA"], "--alphabet DNA: no such alphabet, and no such file; expected auto"),
     "bad alphabet file": (
