@@ -2,8 +2,8 @@
 
 Place in the flow: Record -> [intake] -> contents and header -> writer.
 
-Nothing here grows with the length of the sequences; a record costs about 20 bytes of memory, and
-the rest of it lies in spools in the output's folder.
+Nothing here grows with the length of the sequences; a record costs about 20 bytes of memory (and
+its row of a joined table), the rest of it lies in spools in the output's folder.
 """
 
 from __future__ import annotations

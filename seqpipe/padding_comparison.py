@@ -4,7 +4,7 @@ Place in the flow: store -> sequences -> collate -> [padding_comparison] -> tabl
 
 Strategies take turns on each batch, right after it was read, as in a loader without workers; the one
 that goes first changes from batch to batch, and the kinds of batches take turns from round to round.
-Medians over rounds are reported. Memory holds one batch.
+Medians over rounds are reported. Of the sequences, memory holds one batch.
 """
 
 from __future__ import annotations
