@@ -60,6 +60,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seqpipe import collate
     from seqpipe.batch import Batch
     from seqpipe.errors import SeqpipeError
     from seqpipe.ingest import preprocess
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from seqpipe.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "get_dataloader", "preprocess"]
+__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "collate", "get_dataloader", "preprocess"]
 
 _MODULES = {
     "Batch": "batch",
@@ -82,8 +83,10 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use: ``import seqpipe`` itself loads neither torch nor h5py."""
-    if name in _MODULES:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "collate":
+        return import_module("seqpipe.collate")
+    if name in _MODULES:
         return getattr(import_module(f"seqpipe.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'seqpipe' has no attribute {name!r}")

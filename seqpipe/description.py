@@ -14,7 +14,7 @@ import numpy as np
 from seqpipe.batching import padding_share, plan_batches
 from seqpipe.errors import OptionError
 from seqpipe.options import DescribeOptions
-from seqpipe.publish import published
+from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 from seqpipe.summary import describe_labels
@@ -33,6 +33,9 @@ def describe(options: DescribeOptions) -> str:
     """
     store = Store(options.store)
     if options.plot is not None:
+        if options.plot.suffix.lower() != ".png":
+            raise OptionError(f"--plot {options.plot}: expected a name that ends with .png")
+        check_output(options.plot, True, [options.store], option="--plot")
         plot_lengths(store, options.plot)
     content = describe_store(store)
     content["head"] = [_sample(store, row) for row in range(min(options.head, len(store)))]
@@ -78,6 +81,7 @@ def plot_lengths(store: Store, path: Path) -> None:
         share = 100 * np.histogram(values, edges)[0] / len(values)
         axes.stairs(share, edges, label=f"{name} ({len(values):,})", linewidth=1.6)
     axes.set(xlabel="length (elements)", ylabel="sequences per bin, % of the split", title=store.path.name)
+    axes.ticklabel_format(useOffset=False)
     if wide:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")

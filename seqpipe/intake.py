@@ -63,7 +63,7 @@ class Intake:
         for option, wanted in (("--label-column ", self._options.label_column), ("--split column:", self._rule.column)):
             if wanted and wanted not in every:
                 return (f"there is no column {wanted!r} for {option}{wanted}; besides id and sequence the columns "
-                        f"are {', '.join(map(repr, every)) or 'none'}; name one of them")
+                        f"are {', '.join(map(repr, every)) or 'none'}; name one of them, or join a table with --labels")
         label = find_label_column(self._options, every)
         for name in every:
             if name in ("id", "index") or (name == "label" and label not in (None, name)):

@@ -53,7 +53,7 @@ class PreprocessOptions:
     label_type: Literal["auto", "class", "number", "none"] = "auto"
     """How labels are read; auto: a class, or a number where any label has a fraction."""
     split: str = "0.8,0.1,0.1"
-    """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file, none."""
+    """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file (_TRAIN, _TEST in names), none."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
     seed: int = 0
@@ -118,7 +118,7 @@ class TrainOptions:
     pooling: Literal["last", "mean", "max", "attention"] = "last"
     """How the states of a sequence become one vector."""
     rnn_path: Literal["auto", "masked", "packed"] = "auto"
-    """masked: padded kernels, fast on a CPU; packed: PackedSequence; auto: by device."""
+    """masked: padded kernels; packed: PackedSequence, many times slower on a CPU; the same numbers; auto: by device."""
     epochs: int | None = None
     """Passes over the train split (default: 12, or as many as make 500 steps; at most 100)."""
     max_steps: int | None = None
@@ -128,9 +128,10 @@ class TrainOptions:
     batch_size: int = 64
     """Sequences a batch."""
     bucket: bool = True
-    """Put sequences of like length into one batch."""
+    """Put sequences of like length into one batch: much less padding; where the class follows the
+    length, batches of one class."""
     padding: Padding = "fill"
-    """Collate function."""
+    """Collate function: all pad alike, fill is the fastest."""
     lr: float = 2e-3
     """Learning rate of AdamW, lowered to 0 over the run along a cosine."""
     weight_decay: float = 0.01

@@ -28,12 +28,12 @@ from seqpipe.checkpoint import load_checkpoint
 from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
-from seqpipe.errors import CheckpointError, OptionError
+from seqpipe.errors import CheckpointError, OptionError, RawFormatError
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records
 from seqpipe.readers.raw import RawFile
-from seqpipe.records import ColumnChoice
+from seqpipe.records import ColumnChoice, Record
 from seqpipe.rnn import ModelConfig, SequenceRNN
 from seqpipe.sequences import Sample, SequenceDataset
 from seqpipe.store import Store
@@ -185,7 +185,7 @@ def _raw_samples(predictor: Predictor, options: PredictOptions) -> Iterator[Samp
             chosen = options.format or known["format"]
             if chosen == "auto":
                 chosen = detect_format(raw)
-            for n, record in enumerate(read_records(raw, chosen, columns), start=1):
+            for n, record in enumerate(_hinted(read_records(raw, chosen, columns), chosen, options), start=1):
                 try:
                     sequence = predictor.encode(record.sequence)
                 except ValueError as error:
@@ -193,6 +193,19 @@ def _raw_samples(predictor: Predictor, options: PredictOptions) -> Iterator[Samp
                                        line=record.sequence_line) from None
                 yield sequence, {"index": number, "id": name_record(record, n)}
                 number += 1
+
+
+def _hinted(records: Iterator[Record], format: str, options: PredictOptions) -> Iterator[Record]:
+    """Yield the records; where not even the first can be read, say that the format was not the user's choice."""
+    try:
+        first = next(records)
+    except RawFormatError as error:
+        if options.format is not None:
+            raise
+        raise RawFormatError(f"{error}; it was read as {format}, the format of the training data: --format names "
+                             "another", path=error.path, line=error.line) from None
+    yield first
+    yield from records
 
 
 def _check_fit(predictor: Predictor, store: Store) -> None:

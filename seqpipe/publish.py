@@ -15,20 +15,20 @@ from typing import IO, Any
 from seqpipe.errors import OptionError
 
 
-def check_output(out: Path, overwrite: bool, inputs: list[Path]) -> None:
+def check_output(out: Path, overwrite: bool, inputs: list[Path], *, option: str = "--out") -> None:
     """Refuse an output that exists (unless told to replace it), is an input, or has no folder."""
     if not out.parent.is_dir():
-        raise OptionError(f"--out {out}: the folder {out.parent} does not exist; make it first")
+        raise OptionError(f"{option} {out}: the folder {out.parent} does not exist; make it first")
     if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
-        raise OptionError(f"--out {out}: this is one of the inputs; choose another name")
+        raise OptionError(f"{option} {out}: this is one of the inputs; choose another name")
     if out.is_dir():
-        raise OptionError(f"--out {out}: this is a folder; expected a file name")
+        raise OptionError(f"{option} {out}: this is a folder; expected a file name")
     if out.exists() and not out.is_file():
-        raise OptionError(f"--out {out}: this is a device or a pipe; expected a file name")
+        raise OptionError(f"{option} {out}: this is a device or a pipe; expected a file name")
     if out.exists() and not overwrite:
-        raise OptionError(f"--out {out}: the file exists; choose another name, or replace it with --overwrite")
+        raise OptionError(f"{option} {out}: the file exists; choose another name, or replace it with --overwrite")
     if not os.access(out.parent, os.W_OK):
-        raise OptionError(f"--out {out}: the folder {out.parent} cannot be written; choose another")
+        raise OptionError(f"{option} {out}: the folder {out.parent} cannot be written; choose another")
 
 
 @contextmanager

@@ -100,6 +100,11 @@ def notes_on(header: Mapping[str, Any], label_type: str, shares: tuple[float, ..
         notes.append("labels are taken as numbers, as one has a fraction; --label-type class reads classes")
     elif label_type == "auto" and classes and all(parse_number(name) is not None for name in classes):
         notes.append("labels are taken as classes; --label-type number reads them as numbers")
+    others = [name for name in header["columns"] if name not in ("id", "label", "description")]
+    if header["label_type"] == "none" and label_type != "none" and others:
+        notes.append(f"no labels: {', '.join(others[:6])} became metadata; --label-column NAME makes one the label")
+    if shares and "split" in header["columns"]:
+        notes.append("the input has a column 'split', and the split was drawn by a hash; --split column:split takes it")
     if len(classes) == 1:
         notes.append(f"only one class, {classes[0]!r}: there is nothing to classify")
     elif len(classes) > max(100, count // 2):

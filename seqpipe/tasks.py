@@ -150,6 +150,6 @@ def choose_task(requested: str, header: Mapping[str, Any], place: str) -> str:
         raise OptionError(f"{place}: --task regress needs number labels, this store's labels are {label_type!r}; "
                           "preprocess with --label-column and --label-type number")
     if requested == "lm" and kind != "tokens":
-        raise OptionError(f"{place}: --task lm predicts the next token, this store holds {kind}, and its labels "
-                          f"are {label_type!r}; preprocess with --label-column")
+        remedy = "use --task auto" if label_type != "none" else "preprocess with --label-column"
+        raise OptionError(f"{place}: --task lm predicts the next token, and this store holds {kind}; {remedy}")
     return requested

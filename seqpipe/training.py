@@ -107,6 +107,9 @@ def _train(options: TrainOptions, device: torch.device) -> TrainResult:
         f"{choose_rnn_path(model.config.rnn_path, device)}",
         f"run      {run.path}",
     )
+    if device.type == "cpu" and model.config.rnn_path == "packed":
+        announce("note     packed sequences are slow on a CPU, the more so the longer they are; "
+                 "--rnn-path masked gives the same numbers")
     started = time.perf_counter()
     valid = trainer.fit(train_set, valid_set)
     seconds = time.perf_counter() - started
@@ -179,6 +182,9 @@ class _Trainer:
                            f"{metrics['loss']:.4f}  valid {key.replace('_', ' ')} {metrics[key]:.4f}"
                            f"{'  best' if improved else ''}", file=sys.stderr)
                 if self._finished(total):
+                    if epoch + 1 < epochs:
+                        announce(f"stopped after {self._step:,} steps, in epoch {epoch + 1} of {epochs} (--max-steps, "
+                                 "--max-time)")
                     break
         assert best is not None
         return best

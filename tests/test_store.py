@@ -104,7 +104,7 @@ def test_a_store_cut_anywhere_is_refused(small: Path, tmp_path: Path) -> None:
     for length in reversed(range(len(data))):
         os.truncate(path, length)
         with pytest.raises(StoreError, match="cut short|cut to almost nothing|damaged"):
-            (Store if length % 16 else verify)(path)
+            Store(path) if length % 16 else verify(VerifyOptions(store=path))
 
 
 @pytest.mark.parametrize(("unit", "count"), [("bit", 1000), ("byte", 500),
