@@ -12,6 +12,7 @@ Token 0 is padding and never a symbol; symbols count from 1. Three families shar
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -268,6 +269,8 @@ def fixed_alphabet(name: str) -> Alphabet | None:
     path = Path(name)
     expected = f"expected auto, {', '.join(NAMED_SYMBOLS)}, chars, bytes, ints, or a file with one symbol a line"
     try:
+        if stat.S_ISFIFO(mode := path.stat().st_mode) or stat.S_ISCHR(mode):  # reading one would not end
+            raise OptionError(f"--alphabet {name}: this is a pipe or a device; {expected}")
         lines = path.read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise OptionError(f"--alphabet {name}: not UTF-8 text ({error}); {expected}") from None

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from seqpipe.errors import CheckpointError
+from seqpipe.errors import CheckpointError, SeqpipeError
 from seqpipe.publish import published
 
 FORMAT = "seqpipe-checkpoint"
@@ -50,11 +50,8 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     try:
         with published(path) as file:
             file.write(data.getbuffer())
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: could not write the checkpoint of {data.tell()} bytes ({error}); nothing was "
-            "changed; free some space, or choose another folder", path=path,
-        ) from error
+    except SeqpipeError as error:
+        raise CheckpointError(f"{error}; the checkpoint takes {data.tell()} bytes", path=path) from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -9,11 +9,13 @@ so that ``--help`` is quick.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +25,8 @@ import seqpipe
 from seqpipe import options
 from seqpipe.errors import SeqpipeError
 
+# Like Ctrl-C they unwind, so that temporary files go. Windows has no SIGHUP.
+POLITE_KILLS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 # Each command: its options, and the function that takes them, imported when it is called.
 COMMANDS: dict[str, tuple[type, str]] = {
@@ -52,25 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(name: str, argv: Sequence[str]) -> int:
     """Run one command; return the exit code."""
+    _prepare_streams()
     kind, function = COMMANDS[name]
     module, _, function = function.partition(".")
-    before = None
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        # A polite kill unwinds like Ctrl-C, so that temporary files go.
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        before = {name: signal.signal(name, lambda number, _: sys.exit(128 + number)) for name in POLITE_KILLS}
     try:
         chosen: Any = tyro.cli(kind, args=list(argv), prog=f"seqpipe {name}")
-        print(getattr(import_module(f"seqpipe.{module}"), function)(chosen))
-        sys.stdout.flush()
+        result = getattr(import_module(f"seqpipe.{module}"), function)(chosen)
+        with _output():
+            print(result, flush=True)
     except SystemExit as stop:
         return int(stop.code or 0)
     except SeqpipeError as error:
         print(f"seqpipe {name}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader of our output has gone, as in ``seqpipe describe x.h5 | head``.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1  # the reader of our output has gone, as in ``seqpipe describe x.h5 | head``
     except OSError as error:
         print(f"seqpipe {name}: {error}", file=sys.stderr)
         return 1
@@ -78,9 +81,28 @@ def run(name: str, argv: Sequence[str]) -> int:
         print(f"\nseqpipe {name}: interrupted", file=sys.stderr)
         return 130
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """Print in the block; where stdout fails, Python must not try again when it ends."""
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def _prepare_streams() -> None:
+    """Give closed streams a place to write to, and let stdout hold any character."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _overview() -> str:

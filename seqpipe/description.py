@@ -130,4 +130,5 @@ def _as_text(store: Store, content: dict[str, Any]) -> str:
     lines.append("options   " + ", ".join(f"{name}={value}" for name, value in options.items()))
     for sample in content["head"]:
         lines.append("sample    " + ", ".join(f"{name}={value}" for name, value in sample.items()))
-    return "\n".join(lines)
+    text = "\n".join(lines)  # texts of the data may hold what would move a terminal's cursor
+    return "".join(symbol if symbol.isprintable() or symbol == "\n" else repr(symbol)[1:-1] for symbol in text)

@@ -80,6 +80,7 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     check_output(options.out, options.overwrite, [*sources, Path(options.alphabet)])
     formats = _look_at(options, rule)
     table = read_labels(options.labels, options.encoding) if options.labels else {}
+    stamps = [_stamp(path) for path in sources]
     total = sum(path.stat().st_size for path in options.raw)
     with (tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
@@ -97,7 +98,11 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
             bar.update(before - bar.n)
         contents, header = intake.finish(formats)
         header["provenance"] = _provenance(options, sources)
-        write_store(options.out, contents, header, folder=Path(name))
+        for path, stamp in zip(sources, stamps, strict=True):
+            if _stamp(path) != stamp:
+                raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
+                                     path=path)
+        write_store(options.out, contents, header, folder=Path(name), overwrite=options.overwrite)
     notes = notes_on(header, options.label_type, rule.shares)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
 
@@ -143,6 +148,12 @@ def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[str]:
             except ValueError as error:
                 raise OptionError(f"{path}: {error}") from None
     return formats
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what changes with a file's content: its inode, size and time of change."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, Any]:

@@ -65,6 +65,9 @@ class Intake:
                 return (f"there is no column {wanted!r} for {option}{wanted}; besides id and sequence the columns "
                         f"are {', '.join(map(repr, every)) or 'none'}; name one of them, or join a table with --labels")
         label = find_label_column(self._options, every)
+        if label is None and self._options.label_type in ("class", "number"):
+            return (f"there is no label for --label-type {self._options.label_type}; besides id and sequence the "
+                    f"columns are {', '.join(map(repr, every)) or 'none'}; name one with --label-column")
         for name in every:
             if name in ("id", "index") or (name == "label" and label not in (None, name)):
                 return (f"column {name!r} has a name that seqpipe gives to another thing (the record's id, its row "

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -142,15 +142,23 @@ def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary
     else:
         samples = _raw_samples(predictor, options)
     count = 0
-    with (published(options.out, "w", encoding="utf-8", newline="") as file,
+    with (published(options.out, "w", overwrite=options.overwrite, encoding="utf-8", newline="") as file,
           tqdm(total=total, unit=" sequences", desc="predict", disable=None) as bar):
-        table = csv.writer(file, delimiter="\t", lineterminator="\n")
-        table.writerow(predictor.header())
+        _write_rows(file, [predictor.header()])
         for window in _windows(samples, options.batch_size * WINDOW_BATCHES):
-            table.writerows(_predict_window(predictor, window, options.batch_size, metrics))
+            _write_rows(file, _predict_window(predictor, window, options.batch_size, metrics))
             count += len(window)
             bar.update(len(window))
     return PredictionSummary(options.out, count, None if metrics is None or not count else metrics.compute())
+
+
+def _write_rows(file: IO[str], rows: list[list[Any]]) -> None:
+    """Write table rows; cells with a tab, a quote or a line end of any kind are quoted."""
+    plain = csv.writer(file, delimiter="\t", lineterminator="\n")
+    quoted = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:
+        # The csv module leaves a bare CR unquoted where lines end with LF.
+        (quoted if any("\r" in str(cell) for cell in row) else plain).writerow(row)
 
 
 def _windows(samples: Iterator[Sample], size: int) -> Iterator[tuple[Sample, ...]]:

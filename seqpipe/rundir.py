@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             if path is not None and any(self.path.iterdir()):
                 raise OptionError(f"--out {path}: the folder is not empty; choose another run directory")
+            (self.path / "metrics.jsonl").open("x").close()  # of two runs that start at once, one gets the folder
         except (FileExistsError, NotADirectoryError):
-            raise OptionError(f"--out {path or 'runs'}: expected a folder, found a file there") from None
+            raise OptionError(
+                f"--out {path or 'runs'}: expected a new folder, found a file there, or another run; choose another"
+            ) from None
         except PermissionError:
             raise OptionError(f"--out {path or 'runs'}: the folder cannot be made here; choose another") from None
 
@@ -45,9 +49,11 @@ class RunDirectory:
             file.write("\n")
 
     def log(self, event: str, **values: Any) -> None:
-        """Append one line to ``metrics.jsonl``."""
+        """Append one line to ``metrics.jsonl``; a number that is not finite becomes null."""
+        finite = {name: None if isinstance(value, float) and not math.isfinite(value) else value
+                  for name, value in values.items()}
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": event, **values}) + "\n")
+            file.write(json.dumps({"event": event, **finite}, allow_nan=False) + "\n")
 
 
 def _new_folder(parent: Path, stem: str) -> Path:

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from seqpipe.errors import OptionError
 from seqpipe.loading import store_rows
 from seqpipe.sequences import SequenceDataset
-from seqpipe.splits import hash_fraction
+from seqpipe.splits import SPLIT_NAMES, hash_fraction
 from seqpipe.store import Store
 
 HOLD_OUT = 0.1  # of train, where a store has no valid split
@@ -22,6 +22,9 @@ HOLD_OUT = 0.1  # of train, where a store has no valid split
 
 def split_store(store: Store, subset: int | None) -> tuple[Any, Any, SequenceDataset | None]:
     """Return the train, valid and test set; a store without valid lends 10 % of train, chosen by hash."""
+    if store.splits and "train" not in store.splits:
+        raise OptionError(f"{store.path}: no split 'train'; this store has {', '.join(map(repr, store.splits))}; "
+                          "preprocess with another --split (none trains on all sequences)")
     train_set: Any = SequenceDataset(store, "train" if store.splits else None)
     test_set = SequenceDataset(store, "test") if len(store.splits.get("test", ())) else None
     if len(store.splits.get("valid", ())):
@@ -32,6 +35,8 @@ def split_store(store: Store, subset: int | None) -> tuple[Any, Any, SequenceDat
         held_out, kept = hold_out(train_set)
         announce(f"no valid split: {len(held_out):,} of {len(train_set):,} train sequences are held out for it")
         train_set, valid_set = Subset(train_set, kept), Subset(train_set, held_out)
+    if others := [name for name in store.splits if name not in SPLIT_NAMES]:
+        announce(f"not used: the splits {', '.join(others)}")
     if subset is not None:
         count = min(subset, len(train_set))
         announce(f"subset: the first {count:,} of {len(train_set):,} train sequences")

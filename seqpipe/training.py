@@ -22,7 +22,7 @@ import seqpipe
 from seqpipe.batch import Batch
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
-from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.errors import OptionError, SeqpipeError, StoreError
 from seqpipe.ingest import preprocess
 from seqpipe.loading import SequenceLoader, get_dataloader, store_rows
 from seqpipe.options import PreprocessOptions, TrainOptions
@@ -80,7 +80,9 @@ def train(options: TrainOptions) -> TrainResult:
     with few_threads(device):
         try:
             return _train(options, device)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
+                raise
             raise SeqpipeError(f"out of memory on {device.type} ({str(error).splitlines()[0]}); lower --batch-size or "
                                "--hidden-dim, or train on sequences that are cut shorter") from None
 
@@ -281,6 +283,12 @@ def _describe_task(name: str, store: Store, train_set: Any) -> Task:
         assert store.alphabet is not None
         return Task(name, store.alphabet.num_tokens)
     if name == "classify":
+        numbers = np.asarray(store.metadata["label"])
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(store.classes):
+            raise StoreError(
+                f"{store.path}: damaged: /metadata/label holds {numbers.min()} to {numbers.max()}, expected "
+                f"0 <= label < {len(store.classes)}; run: seqpipe verify {store.path}", path=store.path,
+            )
         return Task(name, len(store.classes))
     labels = np.asarray(store.metadata["label"])[store_rows(train_set)]
     return Task(name, 1, float(labels.mean()), float(labels.std()) or 1.0)

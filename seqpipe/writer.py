@@ -65,15 +65,16 @@ class Content:
 
 
 def write_store(
-    path: Path, contents: Mapping[str, Content], header: dict[str, Any], *, folder: Path
+    path: Path, contents: Mapping[str, Content], header: dict[str, Any], *, folder: Path, overwrite: bool = True
 ) -> None:
-    """Write the store at ``path``, replacing what is there.
+    """Write the store at ``path``, whole or not at all.
 
     Args:
         path: the store to publish.
         contents: by dataset path inside the file, as ``layout`` lists them.
         header: JSON-able; becomes ``/header``.
         folder: for the unfinished file; on the same file system as ``path``.
+        overwrite: replace what has the name by then.
 
     Raises:
         SeqpipeError: the disk is full, the folder cannot be written, or the header is too large.
@@ -100,7 +101,7 @@ def write_store(
                     file.write(np.array(checksums, "<u4").tobytes())
         with h5py.File(temporary, "r+", libver=("v110", "v110")) as store:
             store.attrs.modify("complete", np.uint8(1))
-        move_into_place(temporary, path)
+        move_into_place(temporary, path, overwrite=overwrite)
     except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where a file cannot be closed
         raise SeqpipeError(
             f"{path}: could not write the store of about {needed} bytes ({error}); nothing was changed; "

@@ -101,6 +101,26 @@ def test_describe_plots_the_lengths(amp_store: Path, tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("redirect", [">/dev/full", "2>&-", "| true"])
+def test_streams_that_are_full_or_closed_end_without_a_traceback(amp_store: Path, redirect: str) -> None:
+    """A full disk behind stdout is one message; a closed stderr is no fault at all."""
+    if not Path("/dev/full").exists():
+        pytest.skip("this platform has no /dev/full")
+    command = f'set -o pipefail; "{sys.executable}" -m seqpipe.cli describe "{amp_store}" {redirect}'
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert done.returncode in ((0,) if redirect == "2>&-" else (0, 1))
+
+
+def test_output_holds_any_character_on_any_terminal(amp_store: Path) -> None:
+    """An ASCII stdout gets escapes instead of a traceback."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "seqpipe.cli", "describe", str(amp_store)], capture_output=True,
+                          env=environment)
+    assert done.returncode == 0 and b"\\u2026" in done.stdout
+
+
 def test_a_reader_that_goes_away_is_no_error_message(amp_store: Path) -> None:
     """``seqpipe describe x.h5 | head -1`` ends without a traceback."""
     reading, writing = os.pipe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +132,21 @@ def test_blank_text_is_no_sequence_of_integers(make_store: Callable[..., Path], 
     assert main(["--checkpoint", str(run / "best.pt"), "--input", str(tmp_path / "w.csv"),
                  "--out", str(tmp_path / "p.tsv")]) == 1
     assert "the sequence is empty" in capsys.readouterr().err
+
+
+def test_ids_and_classes_with_any_line_end_come_back_from_the_table(make_store: Callable[..., Path],
+                                                                    tmp_path: Path) -> None:
+    """CR, LF, tabs and quotes in an id or a class name neither break nor join rows."""
+    names = ["a\rb", "a\nb", "a\tb", 'a"b', "a\r\nb", "plain", " lead", "é"]
+    lines = [json.dumps({"id": name, "sequence": "ACGT" * (i + 1), "label": names[i % 3]})
+             for i, name in enumerate(names)]
+    store = make_store("n.jsonl", "\n".join(lines) + "\n")
+    run = train(TrainOptions(data=store, out=tmp_path / "run", epochs=1, **QUICK)).run
+    out = tmp_path / "p.tsv"
+    assert main(["--checkpoint", str(run / "best.pt"), "--input", str(tmp_path / "n.jsonl"), "--out", str(out)]) == 0
+    rows = read_rows(out)
+    assert [row["id"] for row in rows] == names
+    assert list(rows[0])[2:] == [f"p_{name}" for name in sorted(names[:3])]
 
 
 @pytest.mark.parametrize(("content", "finding"), [

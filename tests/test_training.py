@@ -21,6 +21,7 @@ from seqpipe.loading import get_dataloader
 from seqpipe.options import PreprocessOptions, TrainOptions
 from seqpipe.prediction import Predictor
 from seqpipe.rnn import SequenceRNN
+from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
 from seqpipe.split_sets import split_store
 from seqpipe.splits import hash_fraction
@@ -263,6 +264,23 @@ def test_a_run_directory_in_use_is_refused(amp_store: Path, tmp_path: Path) -> N
     with pytest.raises(OptionError, match="not empty"):
         train(TrainOptions(data=amp_store, out=tmp_path / "run", **QUICK))
     assert (tmp_path / "run" / "best.pt").read_text() == "precious"
+
+
+def test_of_two_runs_that_start_at_once_one_gets_the_folder(tmp_path: Path) -> None:
+    """Two processes that both found the folder empty never write into one run."""
+    first = RunDirectory(tmp_path / "run", "x")
+    (first.path / "metrics.jsonl").unlink()  # as the second saw it: empty
+    RunDirectory(tmp_path / "run", "x")
+    with pytest.raises(OptionError, match="choose another"):
+        RunDirectory(tmp_path / "run", "x")
+
+
+def test_the_log_is_json_whatever_the_numbers(tmp_path: Path) -> None:
+    """A number that is not finite becomes null."""
+    run = RunDirectory(tmp_path / "run", "x")
+    run.log("step", loss=float("nan"), rmse=float("inf"), step=3)
+    line = json.loads((run.path / "metrics.jsonl").read_text())
+    assert line == {"event": "step", "loss": None, "rmse": None, "step": 3}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(vowels_store: Path, tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqpipe.errors import SeqpipeError
+from seqpipe import writer
+from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.ingest import preprocess
+from seqpipe.intake import Intake
 from seqpipe.layout import column_name, dataset_name, is_array
 from seqpipe.options import PreprocessOptions, VerifyOptions
 from seqpipe.publish import published
@@ -280,7 +282,7 @@ def test_an_interrupt_of_an_import_leaves_nothing(tmp_path: Path, monkeypatch: p
     raw = tmp_path / "a.fasta"
     raw.write_text(">a\nACGT\n")
 
-    def interrupt(temporary: Path, path: Path) -> None:
+    def interrupt(temporary: Path, path: Path, *, overwrite: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("seqpipe.writer.move_into_place", interrupt)
@@ -332,6 +334,38 @@ def test_a_folder_that_is_gone_is_an_error_with_a_remedy(tmp_path: Path) -> None
     """The folder of the output disappears while the import runs."""
     with pytest.raises(SeqpipeError, match=r"a\.h5: could not write the store .* choose another --out"):
         write_plain(tmp_path / "gone" / "a.h5", np.ones(3, "u1"), np.array([0, 3], "<u8"))
+
+
+def test_a_file_that_appears_during_an_import_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --overwrite a name that was free at the start is looked at again at the end."""
+    raw, out = tmp_path / "a.fasta", tmp_path / "a.h5"
+    raw.write_text(">a\nACGT\n")
+    lay_out = writer._lay_out
+
+    def meanwhile(*arguments: Any) -> dict[str, int]:
+        out.write_text("precious")
+        return lay_out(*arguments)
+
+    monkeypatch.setattr(writer, "_lay_out", meanwhile)
+    with pytest.raises(OptionError, match=r"a\.h5: the file appeared .* --overwrite"):
+        preprocess(PreprocessOptions(raw=(raw,), out=out))
+    assert out.read_text() == "precious" and sorted(tmp_path.iterdir()) == [raw, out]
+
+
+def test_a_raw_file_that_changes_during_an_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest in the provenance is that of what was read, or there is no store."""
+    raw, out = tmp_path / "a.fasta", tmp_path / "a.h5"
+    raw.write_text(">a\nACGT\n")
+    finish = Intake.finish
+
+    def meanwhile(intake: Intake, formats: list[str]) -> Any:
+        raw.write_text(">a\nACGT\n>b\nGG\n")
+        return finish(intake, formats)
+
+    monkeypatch.setattr(Intake, "finish", meanwhile)
+    with pytest.raises(SeqpipeError, match=r"a\.fasta: changed while it was read"):
+        preprocess(PreprocessOptions(raw=(raw,), out=out))
+    assert list(tmp_path.iterdir()) == [raw]
 
 
 # Publishing any file

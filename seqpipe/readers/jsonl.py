@@ -6,8 +6,8 @@ The sequence is a string (text), a list of integers (tokens), a list of numbers 
 non-integer among them (features of one channel), or a list of equally long lists of numbers
 (features, one inner list a time step). All sequences of a file are of one of these kinds.
 
-The other values become text: strings as they are, everything else as compact JSON, so that
-3 is "3", 1.50 is "1.5", null is "null", and [1, "a"] is '[1,"a"]'.
+The other values become text: strings as they are, null as the empty text (so that a null label
+is a missing one), everything else as compact JSON: 3 is "3", 1.50 is "1.5", [1, "a"] is '[1,"a"]'.
 """
 
 from __future__ import annotations
@@ -173,6 +173,8 @@ def _id_text(raw: RawFile, name: str, value: Any) -> str:
 
 def _compact(value: Any) -> str:
     """Return a value as compact JSON; a number beyond float64 is a ValueError."""
+    if value is None:
+        return ""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

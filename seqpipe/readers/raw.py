@@ -231,6 +231,7 @@ class RawFile:
         try:
             # surrogateescape keeps undecodable bytes in their line, where ``lines`` finds them.
             "".encode(self.encoding)  # refuses the codecs that are not for text
+            b"a".decode(self.encoding, "replace")  # refuses those that cannot go on behind a bad byte
             decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
             codec = codecs.lookup(self.encoding).name
         except (LookupError, UnicodeError) as error:
