@@ -144,6 +144,10 @@ class Alphabet:
             return " ".join(map(str, (real - 1).tolist()))
         if not self.symbols:
             return (real - 1).astype(np.uint8).tobytes().decode("utf-8", "replace")
+        if len(real) and not 0 < real.min() <= real.max() < self.num_tokens:
+            raise ValueError(
+                f"token {real.max()} is not in alphabet {self.name!r}; expected tokens < {self.num_tokens}"
+            )
         return "".join([self.symbols[token - 1] for token in real.tolist()])
 
     @cached_property

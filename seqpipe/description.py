@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.batching import padding_share, plan_batches
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, StoreError
 from seqpipe.options import DescribeOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
@@ -38,7 +38,10 @@ def describe(options: DescribeOptions) -> str:
         check_output(options.plot, True, [options.store], option="--plot")
         plot_lengths(store, options.plot)
     content = describe_store(store)
-    content["head"] = [_sample(store, row) for row in range(min(options.head, len(store)))]
+    try:
+        content["head"] = [_sample(store, row) for row in range(min(options.head, len(store)))]
+    except ValueError as error:
+        raise StoreError(f"{store.path}: damaged: {error}; run: seqpipe verify {store.path}", path=store.path) from None
     return json.dumps(content, indent=2, ensure_ascii=False) if options.json else _as_text(store, content)
 
 

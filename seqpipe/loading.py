@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, Subset
 from seqpipe.batch import Batch
 from seqpipe.collate import PADDINGS
 from seqpipe.device import count_cores
-from seqpipe.errors import SeqpipeError
+from seqpipe.errors import SeqpipeError, StoreError
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset, Transform
+from seqpipe.store import Store
 
 DEFAULT_BATCH_SIZE = 32
 MAIN_GUARD = """\
@@ -70,6 +71,7 @@ class SequenceLoader(DataLoader[Any]):
         with self._explained_start():
             batch = next(batches, None)
         while batch is not None:
+            check_tokens(batch, self._sequences.store)
             yield batch
             # Without workers the samples are read here, and another loader over the same dataset may
             # have set its own epoch since.
@@ -169,6 +171,23 @@ def get_dataloader(
         pin_memory=torch.cuda.is_available() if pin_memory == "auto" else pin_memory,
         **options,
     )
+
+
+def check_tokens(batch: Batch, store: Store) -> None:
+    """Refuse a batch on the CPU with a token that the alphabet does not have: a network would crash on it.
+
+    Raises:
+        StoreError: the store is damaged (or a transform made the token); the message names the row.
+    """
+    if store.alphabet is None or batch.sequences.ndim != 2 or batch.sequences.dtype.is_floating_point:
+        return
+    tokens = batch.sequences.numpy()
+    if tokens.max() >= store.alphabet.num_tokens:
+        i = int((tokens >= store.alphabet.num_tokens).any(axis=1).argmax())
+        raise StoreError(
+            f"{store.path}: row {int(batch.index[i])} holds token {tokens[i].max()}, expected tokens < "
+            f"{store.alphabet.num_tokens}; run: seqpipe verify {store.path}", path=store.path,
+        )
 
 
 def base_dataset(dataset: SequenceDataset | Subset) -> SequenceDataset:

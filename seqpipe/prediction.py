@@ -29,6 +29,7 @@ from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError, RawFormatError
+from seqpipe.loading import check_tokens
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records
@@ -133,10 +134,11 @@ def predict(options: PredictOptions) -> PredictionSummary:
 
 
 def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary:
-    metrics, total = None, None
+    metrics, total, store = None, None, None
     if options.data is not None:
         dataset = SequenceDataset(options.data, options.split)
-        _check_fit(predictor, dataset.store)
+        store = dataset.store
+        _check_fit(predictor, store)
         samples: Iterator[Sample] = (dataset[i] for i in range(len(dataset)))
         metrics, total = _known_metrics(predictor, dataset.store), len(dataset)
     else:
@@ -146,7 +148,7 @@ def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary
           tqdm(total=total, unit=" sequences", desc="predict", disable=None) as bar):
         _write_rows(file, [predictor.header()])
         for window in _windows(samples, options.batch_size * WINDOW_BATCHES):
-            _write_rows(file, _predict_window(predictor, window, options.batch_size, metrics))
+            _write_rows(file, _predict_window(predictor, window, options.batch_size, metrics, store))
             count += len(window)
             bar.update(len(window))
     return PredictionSummary(options.out, count, None if metrics is None or not count else metrics.compute())
@@ -167,13 +169,16 @@ def _windows(samples: Iterator[Sample], size: int) -> Iterator[tuple[Sample, ...
 
 
 def _predict_window(
-    predictor: Predictor, window: tuple[Sample, ...], batch_size: int, metrics: Metrics | None
+    predictor: Predictor, window: tuple[Sample, ...], batch_size: int, metrics: Metrics | None, store: Store | None
 ) -> list[list[Any]]:
     """Return the table rows of some samples, in their order."""
     lengths = np.array([len(sequence) for sequence, _ in window])
     rows: list[list[Any]] = [[]] * len(window)
     for indices in plan_batches(lengths, batch_size=batch_size, shuffle=False, bucket=True):
-        batch = fill([window[i] for i in indices.tolist()]).to(predictor.device)
+        batch = fill([window[i] for i in indices.tolist()])
+        if store is not None:
+            check_tokens(batch, store)
+        batch = batch.to(predictor.device)
         outputs = predictor.outputs(batch)
         if metrics is not None:
             metrics.update(outputs, batch)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -373,3 +374,23 @@ def test_batches_are_pinned_where_there_is_cuda(amp_store):
         torch.set_default_device("cpu")
     assert batch.sequences.is_pinned() and batch.lengths.is_pinned() and batch.labels.is_pinned()
     assert batch.to("cuda", non_blocking=True).lengths.device.type == "cpu"
+
+
+def test_a_token_outside_the_alphabet_is_an_error_that_names_the_row(make_store, tmp_path, capsys):
+    """A damaged token is found before a network meets it, by train and by predict."""
+    from seqpipe.cli import main
+
+    path = make_store("d.csv", "id,sequence,label\n" + "".join(f"r{i},ACGT,{'xy'[i % 2]}\n" for i in range(20)))
+    run = ["train", "--data", str(path), "--hidden-dim", "4", "--device", "cpu", "--epochs", "1", "--out"]
+    assert main([*run, str(tmp_path / "good")]) == 0
+    with h5py.File(path) as file:
+        offset = file["values"].id.get_offset()
+    with open(path, "r+b") as file:
+        file.seek(offset + 4 * 7 + 1)  # in row 7
+        file.write(b"\xc8")
+    capsys.readouterr()
+    checkpoint = str(tmp_path / "good" / "best.pt")
+    for command in ([*run, str(tmp_path / "bad")],
+                    ["predict", "--checkpoint", checkpoint, "--data", str(path), "--out", str(tmp_path / "p.tsv")]):
+        assert main(command) == 1
+        assert "row 7 holds token 200, expected tokens < 6; run: seqpipe verify" in capsys.readouterr().err
