@@ -18,6 +18,7 @@ Layer 1
     labels              label and column texts to numbers
     spool               temporary files that become arrays
     batching            plan batches from lengths alone
+    bench_peers         the loaders people have today
     batch               one padded batch
 Layer 2
     rundir              the folder of one training run
@@ -49,8 +50,10 @@ Layer 6
 Layer 7
     split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store
+    bench_store         measure reading beside other loaders
 Layer 8
     training            train an RNN on a store
+    bench               run one of the benchmarks
 Layer 9
     cli                 the commands
 """

@@ -25,10 +25,13 @@ class Batch:
         sequences: (B, T) token ids or (B, T, C) features in the store's dtype; 0 where padded.
         lengths: (B,) int64, elements per sequence, always on the CPU, where packing needs them.
         index: (B,) int64, the row of each sequence in the whole store, on the CPU.
-        labels: (B,) int64 class numbers or (B,) float32 numbers; None without labels.
+        labels: (B,) int64 class numbers, (B,) float32 numbers, or for several classes a sequence
+            (B, K) float32, 1 where it has the class; None without labels.
         ids: the B ids.
         tracks: (B, T) numbers per element by name, padded with 0 like the sequences.
         padding_side: ``right`` or ``left``.
+        weight: 1.0, or 0.0 for a batch that only fills a step of this rank.
+        position: where the batch stands in its epoch, for a loader that resumes; None elsewhere.
     """
 
     sequences: Tensor
@@ -38,6 +41,8 @@ class Batch:
     ids: tuple[str, ...] = ()
     tracks: dict[str, Tensor] = field(default_factory=dict)
     padding_side: str = "right"
+    weight: float = 1.0
+    position: Any = None
 
     def __len__(self) -> int:
         """Return B."""

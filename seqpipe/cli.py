@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "train": (options.TrainOptions, "training.train"),
     "predict": (options.PredictOptions, "prediction.predict"),
     "compare-padding": (options.ComparePaddingOptions, "padding_comparison.compare_padding"),
+    "bench": (options.BenchOptions, "bench.bench"),
 }
 
 

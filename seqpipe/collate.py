@@ -26,17 +26,23 @@ Collate = Callable[..., Batch]
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]
 
 
-def pad_sequence(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1) -> Batch:
+def pad_sequence(
+    samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1, num_classes: int | None = None
+) -> Batch:
     """Collate with ``torch.nn.utils.rnn.pad_sequence``; arguments and result as ``fill``."""
-    return _collate(samples, _pad_by_torch, padding_side, pad_to_multiple)
+    return _collate(samples, _pad_by_torch, padding_side, pad_to_multiple, num_classes)
 
 
-def manual(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1) -> Batch:
+def manual(
+    samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1, num_classes: int | None = None
+) -> Batch:
     """Collate with ``from_numpy``, ``zeros`` and ``cat``, as written by hand; arguments and result as ``fill``."""
-    return _collate(samples, _pad_by_cat, padding_side, pad_to_multiple)
+    return _collate(samples, _pad_by_cat, padding_side, pad_to_multiple, num_classes)
 
 
-def fill(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1) -> Batch:
+def fill(
+    samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1, num_classes: int | None = None
+) -> Batch:
     """Collate into one zeroed buffer.
 
     Args:
@@ -44,6 +50,7 @@ def fill(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multi
             but for their length L_i >= 0.
         padding_side: ``right`` or ``left``: where the zeros go.
         pad_to_multiple: T is rounded up to a multiple of this.
+        num_classes: how many classes there are, where a label is an array of class numbers.
 
     Returns:
         Batch, with T = max(1, max(L_i)) rounded up, sequences in their own dtype.
@@ -52,13 +59,15 @@ def fill(samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multi
         ValueError: no samples; different dtypes or channels; metadata that only some samples have;
             a track that is not as long as its sequence.
     """
-    return _collate(samples, _pad_by_fill, padding_side, pad_to_multiple)
+    return _collate(samples, _pad_by_fill, padding_side, pad_to_multiple, num_classes)
 
 
 PADDINGS: dict[str, Collate] = {"fill": fill, "pad_sequence": pad_sequence, "manual": manual}
 
 
-def _collate(samples: Sequence[Sample], pad: PadArrays, padding_side: str, pad_to_multiple: int) -> Batch:
+def _collate(
+    samples: Sequence[Sample], pad: PadArrays, padding_side: str, pad_to_multiple: int, num_classes: int | None
+) -> Batch:
     if not samples:
         raise ValueError("no samples to collate; expected at least one")
     if padding_side not in ("right", "left"):
@@ -73,7 +82,7 @@ def _collate(samples: Sequence[Sample], pad: PadArrays, padding_side: str, pad_t
         sequences=pad(sequences, num_steps, padding_side),
         lengths=torch.from_numpy(np.array(lengths, np.int64)),
         index=torch.from_numpy(np.array([entry.get("index", -1) for entry in metadata], np.int64)),
-        labels=_labels(metadata),
+        labels=_labels(metadata, num_classes),
         ids=tuple(_column(metadata, "id")) if "id" in metadata[0] else (),
         tracks={
             name: pad(_track(metadata, name, lengths), num_steps, padding_side)
@@ -104,14 +113,38 @@ def _track(metadata: list[dict[str, Any]], name: str, lengths: list[int]) -> lis
     return arrays
 
 
-def _labels(metadata: list[dict[str, Any]]) -> Tensor | None:
-    """Return (B,) int64 or float32 labels, None where there are none (or only text)."""
+def _labels(metadata: list[dict[str, Any]], num_classes: int | None) -> Tensor | None:
+    """Return (B,) int64 or float32 labels, (B, K) float32 for class numbers, None where there are none (or text)."""
     if "label" not in metadata[0]:
         return None
-    labels = np.array(_column(metadata, "label"))
+    column = _column(metadata, "label")
+    if isinstance(column[0], np.ndarray) and column[0].ndim == 1:
+        return torch.from_numpy(multi_hot(np.concatenate(column), list(map(len, column)), num_classes))
+    labels = np.array(column)
     if labels.dtype.kind not in "iufb":
         return None
     return torch.from_numpy(labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64))
+
+
+def multi_hot(numbers: np.ndarray, counts: Sequence[int] | np.ndarray, num_classes: int | None) -> np.ndarray:
+    """Return (B, K) float32, 1 where a sequence has the class.
+
+    Args:
+        numbers: the class numbers of all B sequences end to end.
+        counts: how many of them each sequence has.
+        num_classes: K.
+
+    Raises:
+        ValueError: K is not known, or a number is no class.
+    """
+    if num_classes is None:
+        raise ValueError("labels are arrays of class numbers, of how many classes is not known; collate with "
+                         "functools.partial(fill, num_classes=len(dataset.classes))")
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_classes:
+        raise ValueError(f"class numbers {numbers.min()} to {numbers.max()}; expected 0 <= number < {num_classes}")
+    hot = np.zeros((len(counts), num_classes), np.float32)
+    hot[np.repeat(np.arange(len(counts)), counts), numbers] = 1
+    return hot
 
 
 def _plain_arrays(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -213,6 +213,29 @@ class ComparePaddingOptions:
         _check_minimum(self, batch_size=1, max_batches=1, rounds=1, seed=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Measure seqpipe beside what people use today: the import, the store or the batches.
+
+    Example: seqpipe bench store
+    """
+
+    subject: Positional[Annotated[Literal["import", "store", "batches"], arg(metavar="{import,store,batches}")]]
+    """What to measure."""
+    folder: Path | None = None
+    """Folder for the data made and read (default: a temporary one)."""
+    size: float = 1.0
+    """Size of the data and of each round; 0.1 is quick and coarse."""
+    rounds: int = 3
+    """Rounds, loaders taking turns; the median is reported."""
+    seed: int = 0
+    """Keys the data and the order of reading."""
+
+    def __post_init__(self) -> None:
+        _check_minimum(self, rounds=1, seed=0)
+        _check_above_zero(self, "size")
+
+
 def _check_minimum(options: object, **minimum: int) -> None:
     for name, least in minimum.items():
         value = getattr(options, name)

@@ -271,3 +271,17 @@ def test_collate_functions_pickle():
     """By name, so that they reach spawned workers."""
     for collate in PADDINGS.values():
         assert pickle.loads(pickle.dumps(collate)) is collate
+
+
+def test_labels_of_several_classes_are_rows_of_zeros_and_ones():
+    """(B, K) float32; how many classes there are must be told, and numbers must be among them."""
+    samples = [(np.zeros(2, "u1"), {"label": np.array(numbers, "<i4")}) for numbers in ([2, 0], [], [1])]
+
+    for collate in PADDINGS.values():
+        labels = collate(samples, num_classes=4).labels
+        assert labels.dtype == torch.float32
+        assert labels.tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    with pytest.raises(ValueError, match="of how many classes is not known"):
+        fill(samples)
+    with pytest.raises(ValueError, match="class numbers 0 to 2; expected 0 <= number < 2"):
+        fill(samples, num_classes=2)

@@ -1,0 +1,143 @@
+"""Measure reading a store beside the loaders people have today.
+
+Place in the flow: made data -> loading, bench_peers -> [bench_store] -> a table of figures and ratios.
+
+All loaders read the same batches from the page cache and take turns, round by round; medians are
+printed, and the ratio of seqpipe to each other loader.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from seqpipe.bench_peers import BinIdx, Hdf5Slices, Hdf5Vlen, InMemory, by_hand, torch_loader
+from seqpipe.collate import fill
+from seqpipe.options import BenchOptions
+from seqpipe.sequences import SequenceDataset
+from seqpipe.store import Store
+from seqpipe.summary import channel_moments, summarise_lengths
+from seqpipe.writer import Content, write_store
+
+OURS, HAND = "seqpipe", "loop by hand"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a loader in one setting, and seqpipe's speed over its own."""
+
+    setting: str
+    loader: str
+    figure: str
+    ratio: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """All figures of a run."""
+
+    rows: list[Row]
+
+    def __str__(self) -> str:
+        lines = [f"{'setting':34} {'loader':24} {'figure':>22} {'seqpipe is':>12}"]
+        lines += [f"{row.setting:34} {row.loader:24} {row.figure:>22} {row.ratio:>12}" for row in self.rows]
+        return "\n".join(lines)
+
+
+def run(options: BenchOptions) -> Table:
+    """Make the data, measure, and return the table."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seqpipe-bench-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, count in (("uint8", 200_000), ("float32x12", 50_000)):
+            store = _make_store(folder / f"{kind}.h5", kind, max(1000, int(count * options.size)), options.seed)
+            loaders = _loaders(folder, kind, store)
+            for batch_size, num_workers in ((64, 0), (256, 0), (64, 2)):
+                setting = f"{kind}, batch {batch_size}, {num_workers} workers"
+                rows += _compare(setting, loaders, len(store), batch_size, num_workers, options)
+    return Table(rows)
+
+
+def _make_store(path: Path, kind: str, count: int, seed: int) -> Store:
+    """Write a store of log-normal lengths (uint8 tokens of mean 275) or uniform ones (7 to 300 x 12 float32)."""
+    rng = np.random.default_rng(seed)
+    if kind == "uint8":
+        lengths = np.clip(rng.lognormal(np.log(200), 0.8, count), 1, 5000).astype(np.int64)
+        values = rng.integers(1, 26, lengths.sum(), np.uint8)
+    else:
+        lengths = rng.integers(7, 301, count)
+        values = rng.standard_normal((lengths.sum(), 12), np.float32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("<u8")
+    labels = rng.integers(0, 2, count)
+    letters = "".join(map(chr, range(ord("A"), ord("A") + 25)))
+    header: dict[str, Any] = {
+        "kind": "tokens" if kind == "uint8" else "features", "label_type": "class", "classes": ["a", "b"],
+        "encoding": {"alphabet": "chars", "symbols": letters, "num_tokens": 26, "pad_id": 0} if kind == "uint8" else
+        {"dtype": "float32", "num_channels": 12},
+        "channels": [] if kind == "uint8" else [f"c{i + 1}" for i in range(12)], "columns": ["label"],
+        "splits": {"all": summarise_lengths(lengths, labels, 2)},
+        "input": {"format": "text", "encoding": "utf-8", "id_column": None, "sequence_column": None,
+                  "label_column": "label"},
+        "provenance": {"sources": [], "options": {}},
+    }
+    if kind != "uint8":
+        header["moments"] = channel_moments(values, offsets, np.arange(0))
+    arrays = {"values": values, "offsets": offsets, "metadata/label": labels}
+    write_store(path, {name: Content.of(array) for name, array in arrays.items()}, header, folder=path.parent)
+    return Store(path)
+
+
+def _loaders(folder: Path, kind: str, store: Store) -> dict[str, Callable[..., Any]]:
+    """Return every loader by name, ours first; writes the files of the others."""
+    values, offsets, labels = store.values, store.offsets, np.array(store.metadata["label"])
+    channels = values.shape[1:]
+    BinIdx.write(folder / kind, values, offsets)
+    Hdf5Vlen.write(folder / f"{kind}.vlen.h5", values, offsets)
+    return {
+        OURS: torch_loader(SequenceDataset(store), fill),
+        HAND: by_hand(values, offsets, labels),
+        "list in memory": torch_loader(InMemory(values, offsets, labels)),
+        "bin/idx (Megatron-style)": torch_loader(BinIdx(folder / kind, values.dtype, channels, labels)),
+        "h5py slice an item": torch_loader(Hdf5Slices(store.path, labels)),
+        "h5py vlen": torch_loader(Hdf5Vlen(folder / f"{kind}.vlen.h5", channels, labels)),
+    }
+
+
+def _compare(
+    setting: str, loaders: dict[str, Callable[..., Any]], count: int, batch_size: int, num_workers: int,
+    options: BenchOptions,
+) -> list[Row]:
+    """Return the rows of one setting: sequences a second of each loader."""
+    rng = np.random.default_rng([options.seed, batch_size, num_workers])
+    speeds: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for name, load in loaders.items():
+            if num_workers and name == HAND:
+                continue
+            share = {"h5py vlen": 0.05, "h5py slice an item": 0.2}.get(name, 1.0) if not num_workers else 0.5
+            most = int(40_000 * options.size * share) // batch_size + 8
+            order = rng.permutation(count)[: most * batch_size].tolist()
+            batches = [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+            speeds.setdefault(name, []).append(_speed(load(batches, num_workers), batch_size))
+    best = median(speeds[OURS])
+    return [Row(setting, name, f"{median(found) / 1e3:,.1f} k sequences/s", f"{best / median(found):.2f} x")
+            for name, found in speeds.items()]
+
+
+def _speed(batches: Any, batch_size: int) -> float:
+    """Return sequences a second, from the first batch on: starting processes is not counted."""
+    iterator = iter(batches)
+    next(iterator)
+    started, count = time.perf_counter(), 0
+    for count, _ in enumerate(iterator, start=1):  # noqa: B007
+        pass
+    return count * batch_size / (time.perf_counter() - started)
