@@ -23,6 +23,7 @@ Layer 1
 Layer 2
     rundir              the folder of one training run
     splits              which split a record belongs to
+    transforms          augmentation of samples as they are read
     readers             raw file to records, one file a format
     locate              find the arrays of an HDF5 file, believing nothing it says
     writer              write a store whole, checked and durable
@@ -63,7 +64,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqpipe import collate
+    from seqpipe import collate, transforms
     from seqpipe.batch import Batch
     from seqpipe.errors import SeqpipeError
     from seqpipe.ingest import preprocess
@@ -72,7 +73,8 @@ if TYPE_CHECKING:
     from seqpipe.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "collate", "get_dataloader", "preprocess"]
+__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "collate", "get_dataloader", "preprocess",
+           "transforms"]
 
 _MODULES = {
     "Batch": "batch",
@@ -88,8 +90,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on its first use: ``import seqpipe`` itself loads neither torch nor h5py."""
     from importlib import import_module
 
-    if name == "collate":
-        return import_module("seqpipe.collate")
+    if name in ("collate", "transforms"):
+        return import_module(f"seqpipe.{name}")
     if name in _MODULES:
         return getattr(import_module(f"seqpipe.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'seqpipe' has no attribute {name!r}")

@@ -6,7 +6,7 @@ Place in the flow: store -> [sequences] -> DataLoader -> collate.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,7 @@ from torch.utils.data import Dataset
 
 from seqpipe.errors import SeqpipeError
 from seqpipe.store import Store, TextColumn
-
-Sample = tuple[np.ndarray, dict[str, Any]]
-Transform = Callable[[np.ndarray, dict[str, Any], np.random.Generator], Sample]
+from seqpipe.transforms import Sample, Transform
 
 
 class Lengths:
