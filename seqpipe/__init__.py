@@ -3,7 +3,7 @@
 The flow, and the module of each stage; a module imports only modules of lower layers:
 
     raw files ──readers──> Record ──intake, encoding──> writer ──> seqs.h5
-    seqs.h5 ──locate, store──> SequenceDataset ──> (encoded_sequence, metadata)
+    seqs.h5 ──locate, store, sharded──> SequenceDataset ──> (encoded_sequence, metadata)
         ──batching, samplers──> DataLoader ──collate──> Batch ──device──> rnn ──tasks──> training
 
 Layer 0
@@ -17,6 +17,7 @@ Layer 1
     header              the shape of a store's JSON header
     labels              label and column texts to numbers
     spool               temporary files that become arrays
+    joined              arrays end to end, read as one
     batching            plan batches from lengths alone
     bench_peers         the loaders people have today
     batch               one padded batch
@@ -27,6 +28,7 @@ Layer 2
     readers             raw file to records, one file a format
     locate              find the arrays of an HDF5 file, believing nothing it says
     writer              write a store whole, checked and durable
+    manifest            the JSON file that names the shards of a store
     checkpoint          save and load a trained network
     rnn                 recurrent networks over padded batches
     tasks               what a network is trained for: outputs, loss, metrics
@@ -36,26 +38,30 @@ Layer 3
     throughput          sums over training steps: loss, rates, memory
     encoding            collect and encode the sequences of an import
     summary             numbers that describe many sequences
+    agreement           what stores must have in common to be one
 Layer 4
+    sharded             many stores read as one
+Layer 5
     intake              collect the records of an import
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
+    merging             many stores into one file, or under one manifest
     verification        check every byte of a store
-Layer 5
+Layer 6
     ingest              raw files to one store
     collate             pad the samples of a batch, three ways
     description         say what is inside a store
-Layer 6
+Layer 7
     loading             from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
-Layer 7
+Layer 8
     split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store
     bench_store         measure reading beside other loaders
-Layer 8
+Layer 9
     training            train an RNN on a store
     bench               run one of the benchmarks
-Layer 9
+Layer 10
     cli                 the commands
 """
 
@@ -70,11 +76,12 @@ if TYPE_CHECKING:
     from seqpipe.ingest import preprocess
     from seqpipe.loading import get_dataloader
     from seqpipe.sequences import SequenceDataset
+    from seqpipe.sharded import open_store
     from seqpipe.store import Store
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "collate", "get_dataloader", "preprocess",
-           "transforms"]
+__all__ = ["Batch", "SequenceDataset", "SeqpipeError", "Store", "collate", "get_dataloader", "open_store",
+           "preprocess", "transforms"]
 
 _MODULES = {
     "Batch": "batch",
@@ -82,6 +89,7 @@ _MODULES = {
     "SequenceDataset": "sequences",
     "Store": "store",
     "get_dataloader": "loading",
+    "open_store": "sharded",
     "preprocess": "ingest",
 }
 

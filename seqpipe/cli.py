@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "preprocess": (options.PreprocessOptions, "ingest.preprocess"),
     "describe": (options.DescribeOptions, "description.describe"),
     "verify": (options.VerifyOptions, "verification.verify"),
+    "merge": (options.MergeOptions, "merging.merge"),
+    "append": (options.AppendOptions, "merging.append"),
     "train": (options.TrainOptions, "training.train"),
     "predict": (options.PredictOptions, "prediction.predict"),
     "compare-padding": (options.ComparePaddingOptions, "padding_comparison.compare_padding"),

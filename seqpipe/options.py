@@ -19,6 +19,7 @@ MOST = {"seed": 2**63 - 1, "num_workers": 1024, "embedding_dim": 1 << 20, "hidde
 
 RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="(required)")]]
 StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
+StoreFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="STORE...", help_behavior_hint="(required)")]]
 Padding = Literal["fill", "pad_sequence", "manual"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -88,6 +89,41 @@ class VerifyOptions:
 
     store: StoreFile
     """Store to check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions:
+    """Write many stores into one file, or a manifest of them: NAME.seqpipe.json, which every command takes.
+
+    The rows keep their order. The stores must have one encoding, the same classes and columns, and no
+    id in common.
+
+    Example: seqpipe merge part1.h5 part2.h5 --out all.seqpipe.json
+    """
+
+    stores: StoreFiles
+    """Stores and manifests, in the order of their rows."""
+    out: Path
+    """Store to write, or manifest (NAME.seqpipe.json) in the folder of the stores."""
+    overwrite: bool = False
+    """Replace OUT when it exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendOptions:
+    """Add stores to a manifest: no shard is changed, the manifest is replaced at once.
+
+    Example: seqpipe append all.seqpipe.json part3.h5
+    """
+
+    manifest: Positional[Annotated[Path, arg(metavar="MANIFEST")]]
+    """Manifest to add to."""
+    stores: StoreFiles
+    """Stores to add, in the order of their rows."""
+    out: Path | None = None
+    """Manifest to write instead of replacing MANIFEST, in the same folder."""
+    overwrite: bool = False
+    """Replace OUT when it exists."""
 
 
 @dataclass(frozen=True, kw_only=True)

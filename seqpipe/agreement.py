@@ -1,0 +1,93 @@
+"""What several stores must have in common to be read as one, and the header they have together.
+
+Place in the flow: headers of stores -> [agreement] -> sharded, merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqpipe.errors import StoreError
+from seqpipe.splits import SPLIT_NAMES, WHOLE
+
+_SAME = ("kind", "encoding", "channels", "label_type", "classes", "columns")
+_REMEDY = "import the second one again with --like and the first one's path, or keep them apart"
+
+
+def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the header of several stores as one, without the summaries of its splits.
+
+    Args:
+        names: what to call each store in a message.
+        headers: their headers, in the order of their rows.
+
+    Raises:
+        StoreError: two of them differ in what one store has once; the message names both.
+    """
+    first = headers[0]
+    for name, header in zip(names[1:], headers[1:], strict=True):
+        for key in _SAME:
+            if header[key] != first[key]:
+                raise disagreement(names[0], name, key, first[key], header[key])
+        if (len(header["splits"]) > 1) != (len(first["splits"]) > 1):
+            raise disagreement(names[0], name, "splits", list(first["splits"])[1:], list(header["splits"])[1:])
+    joint = {key: first[key] for key in _SAME}
+    joint["input"] = _joint_input([header["input"] for header in headers])
+    if "moments" in first:
+        joint["moments"] = _joint_moments(headers)
+    joint["provenance"] = _joint_provenance([header["provenance"] for header in headers])
+    return joint
+
+
+def disagreement(first: str, second: str, what: str, one: Any, other: Any) -> StoreError:
+    """Return the error about two stores that cannot be one."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) + len(other) > 16:
+        # Thousands of classes say nothing; the first that differs does.
+        at = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+        one, other = (f"{len(part)} ({part[at] if at < len(part) else 'none'!r} at {at})" for part in (one, other))
+    return StoreError(f"{first} and {second} cannot be one store: their {what} differ: {_short(one)} and "
+                      f"{_short(other)}; {_REMEDY}")
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def split_order(names: Sequence[str]) -> list[str]:
+    """Return the names of splits in the order a store lists them: train, valid, test, then the others sorted."""
+    return [*(name for name in SPLIT_NAMES if name in names), *sorted(set(names) - set(SPLIT_NAMES))]
+
+
+def _joint_input(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how all were read: what is not the same of all is left to be told by the input."""
+    joint = {key: value if all(other[key] == value for other in inputs) else None for key, value in inputs[0].items()}
+    return {**joint, "format": joint["format"] or "auto", "encoding": joint["encoding"] or inputs[0]["encoding"]}
+
+
+def _joint_provenance(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all sources, each once, and the options that all were imported with."""
+    sources: list[Any] = []
+    for part in parts:
+        sources += [source for source in part["sources"] if source not in sources]
+    options = {name: value for name, value in parts[0]["options"].items()
+               if all(name in part["options"] and part["options"][name] == value for part in parts)}
+    return {"sources": sources, "options": options}
+
+
+def _joint_moments(headers: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return mean and deviation of each channel over the train splits of all, from those of each."""
+    part = "train" if any("train" in header["splits"] for header in headers) else WHOLE
+    counted = [(header["splits"][part]["values"], header["moments"]) for header in headers
+               if header["splits"].get(part, {"values": 0})["values"]]
+    if not counted:
+        num_channels = len(headers[0]["channels"])
+        return {"mean": [0.0] * num_channels, "deviation": [1.0] * num_channels}
+    weights = np.array([[count] for count, _ in counted], float)
+    means, deviations = (np.array([moments[key] for _, moments in counted]) for key in ("mean", "deviation"))
+    mean = (weights * means).sum(axis=0) / weights.sum()
+    variance = (weights * (deviations**2 + (means - mean) ** 2)).sum(axis=0) / weights.sum()
+    return {"mean": mean.tolist(), "deviation": np.sqrt(variance).tolist()}

@@ -1,0 +1,158 @@
+"""Many stores into one file, or under one manifest.
+
+Place in the flow: seqs.h5, more.h5 -> sharded -> [merging] -> writer, or manifest.
+
+Nothing is loaded: arrays pass through in blocks, and only what the header sums up (the lengths and
+classes of all sequences) and one hash an id is held in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from seqpipe.errors import OptionError, StoreError
+from seqpipe.joined import Joined, JoinedTexts
+from seqpipe.layout import dataset_name
+from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
+from seqpipe.options import AppendOptions, MergeOptions
+from seqpipe.publish import check_output
+from seqpipe.sharded import ShardedStore, manifest_of, shard_paths
+from seqpipe.store import TextColumn
+from seqpipe.summary import channel_moments
+from seqpipe.writer import Content, write_store
+
+
+@dataclass(frozen=True)
+class MergeSummary:
+    """What was merged, and where it is."""
+
+    path: Path
+    shards: int
+    rows: int
+    values: int
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} sequences, {self.values:,} values of {self.shards} stores in {self.path}"
+
+
+def merge(options: MergeOptions) -> MergeSummary:
+    """Write the stores of ``options`` into one file, or a manifest of them where the output is named like one.
+
+    Raises:
+        StoreError: an input is no store, two of them cannot be one, or share an id.
+        OptionError: the output exists, or a manifest is to lie in another folder than its shards.
+    """
+    paths = shard_paths(options.stores)
+    check_output(options.out, options.overwrite, [*paths, *options.stores])
+    if is_manifest(options.out):
+        return _write_manifest(paths, options.out, overwrite=options.overwrite)
+    store = ShardedStore(paths)
+    check_ids(store)
+    header = dict(store.header)
+    if "moments" in header:  # to the last bit those of an import of everything
+        rows: Any = store.splits.get("train", np.arange(len(store)))
+        values, offsets = cast(np.ndarray, store.values), cast(np.ndarray, store.offsets)
+        header["moments"] = channel_moments(values, offsets, rows)
+    with tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name:
+        write_store(options.out, joined_contents(store), header, folder=Path(name), overwrite=options.overwrite)
+    return _summary(options.out, store)
+
+
+def append(options: AppendOptions) -> MergeSummary:
+    """Write a manifest of the shards of another one and further stores; by default it replaces the old one.
+
+    Raises:
+        StoreError: an input is no store, two of them cannot be one, or share an id.
+        OptionError: the output exists, or does not lie beside its shards.
+    """
+    if not is_manifest(options.manifest):
+        raise OptionError(f"{options.manifest}: expected a manifest, NAME{SUFFIX}; make one of a store with: seqpipe "
+                          f"merge {options.manifest} --out NAME{SUFFIX}")
+    out = options.out or options.manifest
+    if not is_manifest(out):
+        raise OptionError(f"--out {out}: expected the name of a manifest, NAME{SUFFIX}; seqpipe merge writes one file")
+    paths = shard_paths([options.manifest, *options.stores])
+    replaces = options.out is None or options.overwrite
+    check_output(out, replaces, paths)
+    return _write_manifest(paths, out, overwrite=replaces)
+
+
+def _write_manifest(paths: list[Path], out: Path, *, overwrite: bool) -> MergeSummary:
+    for path in paths:
+        if path.parent.resolve() != out.parent.resolve():
+            raise OptionError(f"--out {out}: a manifest lies beside its shards, and {path} is in another folder; move "
+                              "it, or merge into one .h5 file")
+    store = ShardedStore(paths)
+    check_ids(store)
+    write_manifest(manifest_of(paths, out), overwrite=overwrite)
+    return _summary(out, store)
+
+
+def _summary(out: Path, store: ShardedStore) -> MergeSummary:
+    return MergeSummary(out, len(store.manifest.shards), len(store), len(store.values))
+
+
+def joined_contents(store: ShardedStore) -> dict[str, Content]:
+    """Return the datasets of one store with all rows of a sharded one, in the order an import writes them."""
+    contents = {"values": _content(store.values), "offsets": _content(store.offsets)}
+    for name, column in store.metadata.items():
+        contents |= _column_contents(store, name, column)
+    contents |= {f"tracks/{dataset_name(name)}": _content(track) for name, track in store.tracks.items()}
+    contents |= {f"splits/{name}": _content(rows) for name, rows in store.splits.items()}
+    return contents
+
+
+def _column_contents(store: ShardedStore, name: str, column: Joined | JoinedTexts) -> dict[str, Content]:
+    path = f"metadata/{dataset_name(name)}"
+    if isinstance(column, Joined):
+        return {path: _content(column)}
+    texts = [_text_column(store, k, name) for k in range(len(store.manifest.shards))]
+    values = Joined(lambda k: texts[k].values, [len(text.values) for text in texts], "u1")
+    ends = Joined(lambda k: texts[k].offsets[:-1] if k < len(texts) else np.zeros(1, "<u8"),
+                  [*(len(text) for text in texts), 1], "<u8", shifts=values.bounds)
+    return {f"{path}/values": _content(values), f"{path}/offsets": _content(ends)}
+
+
+def _content(array: Any) -> Content:
+    return Content.of(array)  # which needs nothing of an array but its shape, its dtype and its slices
+
+
+def _text_column(store: ShardedStore, k: int, name: str) -> TextColumn:
+    column = store.shard(k).metadata[name]
+    assert isinstance(column, TextColumn), "shards agree on their types"
+    return column
+
+
+def check_ids(store: ShardedStore) -> None:
+    """Refuse an id that stands in two shards.
+
+    Raises:
+        StoreError: there is one; the message names it and both shards.
+    """
+    ids = store.metadata["id"]
+    hashes = np.fromiter(_id_hashes(store), np.int64, len(store))
+    order = np.argsort(hashes, kind="stable")
+    for at in np.flatnonzero(np.diff(hashes[order]) == 0):
+        first, second = sorted(order[at : at + 2].tolist())
+        if ids[first] == ids[second]:
+            (k, row), (other, other_row) = store.locate(first), store.locate(second)
+            one, two = store.manifest.shard_path(k), store.manifest.shard_path(other)
+            raise StoreError(f"{one} and {two}: the id {ids[first]!r} stands in row {row} of the first and in row "
+                             f"{other_row} of the second (0-based); ids must be unique: rename one in the raw input "
+                             "and import it again")
+
+
+def _id_hashes(store: ShardedStore) -> Iterator[int]:
+    for k in range(len(store.manifest.shards)):
+        column = _text_column(store, k, "id")
+        data, offsets = column.values.data, column.offsets
+        for first in range(0, len(column), 4096):
+            ends = offsets[first : first + 4097].tolist()
+            for start, end in zip(ends[:-1], ends[1:], strict=True):
+                yield hash(bytes(data[start:end]))

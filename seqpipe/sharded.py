@@ -1,0 +1,299 @@
+"""Many stores read as one: rows are numbered through, and a shard is mapped when one of its rows is read first.
+
+Place in the flow: manifest, or paths of stores -> [sharded] -> sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqpipe.agreement import disagreement, joint_header, split_order
+from seqpipe.alphabet import Alphabet
+from seqpipe.errors import StoreError
+from seqpipe.joined import Joined, JoinedTexts, locate_part
+from seqpipe.manifest import TEXT, Manifest, Shard, digest, is_manifest, read_manifest
+from seqpipe.splits import WHOLE
+from seqpipe.store import Store, TextColumn
+from seqpipe.summary import summarise_lengths
+
+Data = Path | str | Sequence[Path | str]
+
+
+class ShardedStore:
+    """Many stores as one, with the interface of ``Store``.
+
+    Attributes:
+        path: of the manifest; of the first store where there is none.
+        header: of all shards together.
+        manifest: the shards.
+        offsets, values, metadata, tracks, splits: as those of a ``Store``, read where they are asked for.
+
+    Args:
+        data: a manifest, or the paths of stores and manifests, whose rows follow each other.
+
+    Raises:
+        StoreError: a shard is missing or no store, or two of them cannot be one store.
+    """
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self.manifest = read_manifest(Path(data)) if isinstance(data, Path | str) else manifest_of(shard_paths(data))
+        self.path, self.header = self.manifest.path, self.manifest.header
+        shards = self.manifest.shards
+        self._stores: list[Store | None] = [None] * len(shards)
+        rows, values = [shard.rows for shard in shards], [shard.values for shard in shards]
+        self.bounds = Joined(lambda k: None, rows, "u8").bounds
+        starts = Joined(lambda k: None, values, "u8").bounds
+        dtype = self.alphabet.dtype if self.alphabet else np.dtype(self.header["encoding"]["dtype"]).newbyteorder("<")
+        tail = (len(self.channels),) if self.kind == "features" else ()
+        self.values = Joined(lambda k: self.shard(k).values, values, dtype, tail)
+        self.offsets = Joined(self._offsets, [*rows, 1], "<u8", shifts=[*starts])
+        types = self.manifest.types
+        self.metadata = {name: self._column(name, types[f"metadata/{name}"], rows) for name in self.header["columns"]}
+        self.tracks = {name.removeprefix("tracks/"): self._track(name.removeprefix("tracks/"), dtype, values)
+                       for name, dtype in types.items() if name.startswith("tracks/")}
+        self.splits = {name: self._split(name) for name in self.header["splits"] if name != WHOLE}
+
+    def __len__(self) -> int:
+        """Return N, the number of sequences of all shards."""
+        return self.bounds[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self._data, "stamp": self._stamp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["data"])  # type: ignore[misc]
+        if self._stamp != state["stamp"]:
+            raise StoreError(f"{self.path}: other shards have taken this name since it was opened; start again, and "
+                             "write new stores to new names while one is read", path=self.path)
+
+    @property
+    def _stamp(self) -> str:
+        """A text that tells these shards from others."""
+        return hashlib.sha256("".join(shard.digest for shard in self.manifest.shards).encode()).hexdigest()[:16]
+
+    @property
+    def kind(self) -> str:
+        """``tokens`` or ``features``."""
+        return str(self.header["kind"])
+
+    @cached_property
+    def alphabet(self) -> Alphabet | None:
+        """The alphabet of tokens; None for features."""
+        return Alphabet.from_dict(self.header["encoding"]) if self.kind == "tokens" else None
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names by class number; empty without classes."""
+        return list(self.header["classes"])
+
+    @property
+    def channels(self) -> list[str]:
+        """Channel names; empty for tokens."""
+        return list(self.header["channels"])
+
+    def shard(self, k: int) -> Store:
+        """Return the ``k``-th shard, mapped the first time it is asked for.
+
+        Raises:
+            StoreError: it is damaged, or not the store that the manifest was made with.
+        """
+        store = self._stores[k]
+        if store is None:
+            store = self._stores[k] = self._open(k)
+        return store
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Return the shard of a row, and the row there.
+
+        Raises:
+            StoreError: there is no such row.
+        """
+        if not 0 <= row < len(self):
+            raise self._no_row(row, row)
+        return locate_part(self.bounds, row)
+
+    def sequence(self, row: int) -> np.ndarray:
+        """Return a read-only view of sequence ``row``: (T,) tokens or (T, C) features.
+
+        Raises:
+            StoreError: the shard or the offsets of this row are damaged, or there is no such row.
+        """
+        k, local = self.locate(row)
+        return self.shard(k).sequence(local)
+
+    def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return the lengths of some rows as int64.
+
+        Raises:
+            StoreError: a shard or the offsets of a row are damaged, or there is no such row.
+        """
+        counts = [shard.rows for shard in self.manifest.shards]
+        if isinstance(rows, np.ndarray) and len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise self._no_row(int(rows.min()), int(rows.max()))
+        return Joined(lambda k: _Lengths(self.shard(k)), counts, "<i8")[rows]
+
+    def split_rows(self, split: str) -> Joined:
+        """Return the ascending row numbers of a split, which are read where they are asked for.
+
+        Raises:
+            StoreError: the store has no such split.
+        """
+        if split not in self.splits:
+            raise StoreError(f"{self.path}: no split {split!r}; this store has "
+                             f"{', '.join(map(repr, self.splits)) or 'no splits'}", path=self.path)
+        return self.splits[split]
+
+    def _open(self, k: int) -> Store:
+        path, told = self.manifest.shard_path(k), self.manifest.shards[k]
+        store = Store(path)
+        found, header = shard_of(store, told.file), store.header
+        if found != told:
+            raise StoreError(f"{path}: not the store that {self.path} was made with ({_difference(found, told)}); put "
+                             "that one back, or make the manifest again with seqpipe merge", path=path)
+        joint_header([str(self.path), str(path)], [self.header, header])
+        _check_types(self.path, path, self.manifest.types, types_of(store))
+        return store
+
+    def _offsets(self, k: int) -> np.ndarray:
+        return self.shard(k).offsets[:-1] if k < len(self._stores) else np.zeros(1, "<u8")
+
+    def _column(self, name: str, dtype: str, rows: list[int]) -> Joined | JoinedTexts:
+        def fetch(k: int) -> Any:
+            return self.shard(k).metadata[name]
+
+        return JoinedTexts(fetch, rows) if dtype == TEXT else Joined(fetch, rows, dtype)
+
+    def _track(self, name: str, dtype: str, values: list[int]) -> Joined:
+        return Joined(lambda k: self.shard(k).tracks[name], values, dtype)
+
+    def _split(self, name: str) -> Joined:
+        counts = [shard.splits.get(name, 0) for shard in self.manifest.shards]
+        return Joined(lambda k: self.shard(k).splits[name], counts, "<u8", shifts=self.bounds)
+
+    def _no_row(self, first: int, last: int) -> StoreError:
+        rows = f"row {first}" if first == last else f"rows {first} to {last}"
+        return StoreError(f"{self.path}: no {rows}; expected 0 <= row < {len(self)}", path=self.path)
+
+
+class _Lengths:
+    """The lengths of a store's sequences, as something to slice."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._store.lengths(np.array([rows]))[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) \
+            else self._store.lengths(rows)
+
+
+def open_store(data: Data | Store | ShardedStore) -> Store | ShardedStore:
+    """Return what ``data`` names as one store.
+
+    Args:
+        data: the path of a store or of a manifest, a list of such paths, or a store that is open.
+
+    Raises:
+        StoreError: it is no store, or several that cannot be one.
+    """
+    if isinstance(data, Store | ShardedStore):
+        return data
+    if isinstance(data, Path | str):
+        return ShardedStore(data) if is_manifest(Path(data)) else Store(data)
+    paths = list(data)
+    return open_store(paths[0]) if len(paths) == 1 else ShardedStore(paths)
+
+
+def shard_paths(data: Data) -> list[Path]:
+    """Return the paths of the stores that ``data`` names, those of manifests among them."""
+    paths: list[Path] = []
+    for path in map(Path, [data] if isinstance(data, Path | str) else data):
+        if is_manifest(path):
+            manifest = read_manifest(path)
+            paths += [manifest.shard_path(k) for k in range(len(manifest.shards))]
+        else:
+            paths.append(path)
+    return paths
+
+
+def shard_of(store: Store, file: str) -> Shard:
+    """Return what a manifest says about a store."""
+    splits = {name: len(rows) for name, rows in store.splits.items()}
+    lengths = store.header["splits"][WHOLE].get("lengths", {"min": 0, "max": 0})
+    return Shard(file, store.path.stat().st_size, digest(store.checksums), len(store), len(store.values),
+                 lengths["min"], lengths["max"], splits)
+
+
+def types_of(store: Store) -> dict[str, str]:
+    """Return the dtype, or ``text``, of each metadata column and track."""
+    columns = {f"metadata/{name}": TEXT if isinstance(column, TextColumn) else column.dtype.str
+               for name, column in store.metadata.items()}
+    return columns | {f"tracks/{name}": track.dtype.str for name, track in sorted(store.tracks.items())}
+
+
+def manifest_of(paths: Sequence[Path], path: Path | None = None) -> Manifest:
+    """Return the manifest of some stores in this order; reads the lengths of all their sequences.
+
+    Args:
+        paths: of the stores.
+        path: of the manifest, in the folder of the stores; None for stores anywhere without one.
+
+    Raises:
+        StoreError: a path is no store, is given twice, or two stores cannot be one.
+    """
+    if not paths:
+        raise StoreError("no store given; expected the path of at least one")
+    shards: list[Shard] = []
+    stores: list[_Summarised] = []
+    for file in paths:
+        store = Store(file)
+        shards.append(shard_of(store, file.name if path else str(file)))
+        stores.append(_Summarised(store))
+        if (first := next(k for k, shard in enumerate(shards) if shard.digest == shards[-1].digest)) < len(shards) - 1:
+            raise StoreError(f"{file}: holds the same as {paths[first]}; give every store once", path=file)
+    header = joint_header(list(map(str, paths)), [store.header for store in stores])
+    for file, other in zip(paths, stores, strict=True):
+        _check_types(paths[0], file, stores[0].types, other.types)
+    header["splits"] = _summaries(stores, len(header["classes"]))
+    return Manifest(path or paths[0], path.parent if path else Path(), header, stores[0].types, tuple(shards))
+
+
+class _Summarised:
+    """What the header of many stores needs of each; the store itself is let go."""
+
+    def __init__(self, store: Store) -> None:
+        self.header, self.types = store.header, types_of(store)
+        self.lengths = store.lengths(slice(None))
+        self.labels = np.array(store.metadata["label"]) if store.classes else None
+        self.splits = {name: np.array(rows) for name, rows in store.splits.items()}
+
+
+def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any]:
+    """Return the summary of each split of all stores together."""
+    parts: dict[str, Any] = {WHOLE: None}
+    parts |= dict.fromkeys(split_order([name for store in stores for name in store.splits]))
+    for name in parts:
+        rows = [slice(None) if name == WHOLE else store.splits.get(name, np.empty(0, "u8")) for store in stores]
+        lengths = np.concatenate([store.lengths[chosen] for store, chosen in zip(stores, rows, strict=True)])
+        labels = np.concatenate([store.labels[chosen] for store, chosen in zip(stores, rows, strict=True)
+                                 if store.labels is not None]) if num_classes else None
+        parts[name] = summarise_lengths(lengths, labels, num_classes)
+    return parts
+
+
+def _check_types(first: Path, second: Path, one: dict[str, str], other: dict[str, str]) -> None:
+    for name in sorted({*one, *other}):
+        if one.get(name) != other.get(name):
+            raise disagreement(str(first), str(second), f"types of {name}", one.get(name), other.get(name))
+
+
+def _difference(found: Shard, told: Shard) -> str:
+    """Return the first thing that two descriptions of a shard differ in."""
+    name = next(name for name in vars(told) if getattr(found, name) != getattr(told, name))
+    return f"{name} {getattr(found, name)}, expected {getattr(told, name)}"
