@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from seqpipe.batch import Batch
 from seqpipe.collate import PADDINGS
@@ -51,6 +52,8 @@ class SequenceLoader(DataLoader[Any]):
         self._plan = batch_sampler
         self._sequences = base_dataset(dataset)
         self._next_epoch = 0
+        self._start_worker = self.worker_init_fn
+        self._workers_epoch: Tensor | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be epoch ``epoch`` (0-based)."""
@@ -62,10 +65,22 @@ class SequenceLoader(DataLoader[Any]):
         self._next_epoch += 1
         self._plan.set_epoch(epoch)
         self._sequences.epoch = epoch
+        if self.num_workers and self._sequences.transform is not None:
+            self._share_epoch(epoch)
         # A default device of the user's would take the seed that torch draws here away from our generator.
         with self._explained_start(), torch.device("cpu"):
             batches = super().__iter__()
         return self._batches(batches, epoch)
+
+    def _share_epoch(self, epoch: int) -> None:
+        """Let the workers of this iteration see ``epoch``, whatever other loaders over the dataset set.
+
+        Workers that persist keep the number they were started with, and read the new epoch from it.
+        """
+        if self._workers_epoch is None or not self.persistent_workers:
+            self._workers_epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()
+            self.worker_init_fn = functools.partial(_start_worker, self._workers_epoch, self._start_worker)
+        self._workers_epoch.fill_(epoch)
 
     def _batches(self, batches: Iterator[Batch], epoch: int) -> Iterator[Batch]:
         with self._explained_start():
@@ -155,8 +170,6 @@ def get_dataloader(
         print(f"subset: the first {min(subset, len(dataset)):,} of {len(dataset):,} sequences", file=sys.stderr)
         dataset = Subset(dataset, range(min(subset, len(dataset))))
     has_transform = base_dataset(dataset).transform is not None
-    if has_transform and options.get("persistent_workers"):
-        raise ValueError("persistent_workers=True keeps a transform at the first epoch's draws; leave it out")
     workers = _auto_workers(has_transform) if num_workers == "auto" else num_workers
     sampler = LengthBatchSampler(
         sequence_lengths(dataset), batch_size=batch_size, shuffle=shuffle,
@@ -225,6 +238,15 @@ def _as_dataset(
         raise ValueError("split and transform go with a path; for a dataset give them to SequenceDataset")
     base_dataset(data)
     return data
+
+
+def _start_worker(epoch: Tensor, start: Callable[[int], None] | None, number: int) -> None:
+    """Begin a loader process: its dataset reads the loader's epoch; then what the user wants done."""
+    info = get_worker_info()
+    assert info is not None
+    base_dataset(info.dataset).follow_epoch(epoch)  # type: ignore[arg-type]
+    if start is not None:
+        start(number)
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from seqpipe.errors import SeqpipeError
@@ -89,7 +90,7 @@ class SequenceDataset(Dataset[Sample]):
         self.split = split
         self.transform = transform
         self.seed = seed
-        self.epoch = 0
+        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu")
         if transform is not None and not callable(transform):
             raise ValueError(f"transform={transform!r}; expected a function of (encoded_sequence, metadata, rng)")
         if seed < 0:
@@ -101,6 +102,19 @@ class SequenceDataset(Dataset[Sample]):
         if unknown := [name for name in self.columns if name not in {*known, "index"}]:
             raise ValueError(f"no metadata column {unknown[0]!r}; {self.store.path} has {known}")
         self._prepare()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that keys a transform's draws, 0-based; loader processes see it at once."""
+        return int(self._epoch)
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+
+    def follow_epoch(self, epoch: torch.Tensor) -> None:
+        """Read the epoch from this shared int64 scalar from now on."""
+        self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self.store) if self._rows is None else len(self._rows)
@@ -201,6 +215,8 @@ class SequenceDataset(Dataset[Sample]):
     def _prepare(self) -> None:
         """Gather what ``__getitem__`` reads: a call of a method or an attribute per column would double its time."""
         store = self.store
+        if self.transform is not None:
+            self._epoch.share_memory_()
         self._rows = None if self.split is None else store.split_rows(self.split)
         columns = [(name, store.metadata[name]) for name in self.columns if name in store.metadata]
         # Memoryviews give Python ints, in half the time of NumPy's.

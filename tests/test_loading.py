@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -11,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 from seqpipe import loading
 from seqpipe.batch import Batch
-from seqpipe.collate import PADDINGS
+from seqpipe.collate import PADDINGS, fill
 from seqpipe.errors import SeqpipeError, StoreError
 from seqpipe.loading import get_dataloader, sequence_lengths, store_rows
 from seqpipe.sequences import SequenceDataset
@@ -211,6 +212,44 @@ def test_two_loaders_over_one_dataset_do_not_share_an_epoch(amp_store):
     assert content(batches) == wanted
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_epoch_reaches_workers_that_persist(amp_store, method):
+    """Their transforms draw as without workers in each epoch, also when another loader starts in between."""
+    dataset = SequenceDataset(amp_store, "test", jitter)
+    train, valid = Subset(dataset, range(100)), Subset(dataset, range(100, 150))
+    wanted = get_dataloader(train, shuffle=True, num_workers=0)
+    loader = get_dataloader(train, shuffle=True, num_workers=2, persistent_workers=True,
+                            multiprocessing_context=method, worker_init_fn=seed_nothing)
+    for epoch in (0, 1, 5):
+        wanted.set_epoch(epoch)
+        loader.set_epoch(epoch)
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            list(get_dataloader(valid, num_workers=0))
+        assert content(batches) == content(wanted)
+
+
+def seed_nothing(number):
+    """Stand for a user's own worker_init_fn."""
+    assert number in (0, 1)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_the_epoch_of_a_dataset_reaches_the_workers_of_any_loader(amp_store, method):
+    """It is one shared integer: through Subset and random_split, in a DataLoader of torch's own."""
+    dataset = pickle.loads(pickle.dumps(SequenceDataset(amp_store, "test", jitter)))
+    part, _ = random_split(dataset, [20, len(dataset) - 20], generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(part, 5, collate_fn=fill, num_workers=1, persistent_workers=True,
+                        multiprocessing_context=method)
+    seen = []
+    for epoch in (0, 1, 0):
+        dataset.epoch = epoch
+        seen.append(content(loader))
+        assert content(DataLoader(part, 5, collate_fn=fill)) == seen[-1]
+    assert seen[0] == seen[2] != seen[1]
+
+
 def test_workers_by_themselves_are_few():
     """None without a transform, else one core is left for training; at most 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -324,7 +363,6 @@ def test_without_the_main_guard_the_error_shows_the_two_lines(amp_store, tmp_pat
     ({"padding_side": "top"}, "padding_side='top'; expected one of 'right', 'left'"),
     ({"pin_memory": "yes"}, "pin_memory='yes'; expected one of True, False, 'auto'"),
     ({"transform": 3}, "transform=3; expected a function"),
-    ({"transform": jitter, "persistent_workers": True, "num_workers": 1}, "persistent_workers=True keeps a transform"),
     ({"collate_fn": list}, "collate_fn: get_dataloader makes its own; for another one use torch's"),
     ({"generator": None}, "generator: get_dataloader makes its own"),
     ({"multiprocessing_context": "spawn"}, "num_workers"),
