@@ -9,7 +9,7 @@ The flow, and the module of each stage; a module imports only modules of lower l
 Layer 0
     errors              errors a user can mend
 Layer 1
-    publish             give a file its name only when it is whole
+    publish             one writer of a name, which it gives to whole files only
     options             the flags of every command
     records             one raw entry of any format
     alphabet            symbols and their token ids

@@ -9,7 +9,6 @@ tell (alphabet, classes, duplicates, unmatched labels) is decided then, and the 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from seqpipe.alphabet import fixed_alphabet
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.intake import Intake
 from seqpipe.options import PreprocessOptions
-from seqpipe.publish import check_output
+from seqpipe.publish import check_output, working_folder
 from seqpipe.readers import detect_format, file_text, read_records
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
@@ -82,9 +81,9 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     table = read_labels(options.labels, options.encoding) if options.labels else {}
     stamps = [_stamp(path) for path in sources]
     total = sum(path.stat().st_size for path in options.raw)
-    with (tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name,
+    with (working_folder(options.out) as folder,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
-        intake = Intake(Path(name), options, rule, table)
+        intake = Intake(folder, options, rule, table)
         columns = _Columns(options.id_column, options.sequence_column, options.encoding, check=intake.check_columns)
         before = 0
         for path, format in zip(options.raw, formats, strict=True):
@@ -102,7 +101,7 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
                                      path=path)
-        write_store(options.out, contents, header, folder=Path(name), overwrite=options.overwrite)
+        write_store(options.out, contents, header, folder=folder, overwrite=options.overwrite)
     notes = notes_on(header, options.label_type, rule.shares)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
 

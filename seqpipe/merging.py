@@ -8,7 +8,6 @@ classes of all sequences) and one hash an id is held in memory.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
-from seqpipe.publish import check_output
+from seqpipe.publish import check_output, working_folder
 from seqpipe.sharded import ShardedStore, manifest_of, shard_paths
 from seqpipe.store import TextColumn
 from seqpipe.summary import channel_moments
@@ -59,8 +58,8 @@ def merge(options: MergeOptions) -> MergeSummary:
         rows: Any = store.splits.get("train", np.arange(len(store)))
         values, offsets = cast(np.ndarray, store.values), cast(np.ndarray, store.offsets)
         header["moments"] = channel_moments(values, offsets, rows)
-    with tempfile.TemporaryDirectory(prefix=f".{options.out.name}.", suffix=".tmp", dir=options.out.parent) as name:
-        write_store(options.out, joined_contents(store), header, folder=Path(name), overwrite=options.overwrite)
+    with working_folder(options.out) as folder:
+        write_store(options.out, joined_contents(store), header, folder=folder, overwrite=options.overwrite)
     return _summary(options.out, store)
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from seqpipe.ingest import preprocess
 from seqpipe.intake import Intake
 from seqpipe.layout import column_name, dataset_name, is_array
 from seqpipe.options import PreprocessOptions, VerifyOptions
-from seqpipe.publish import published
 from seqpipe.spool import BUFFER, RaggedSpool, Spool
 from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
@@ -366,46 +364,6 @@ def test_a_raw_file_that_changes_during_an_import_is_refused(tmp_path: Path, mon
     with pytest.raises(SeqpipeError, match=r"a\.fasta: changed while it was read"):
         preprocess(PreprocessOptions(raw=(raw,), out=out))
     assert list(tmp_path.iterdir()) == [raw]
-
-
-# Publishing any file
-
-
-def test_an_exception_while_publishing_leaves_the_old_file(tmp_path: Path) -> None:
-    """The old content stays, and no temporary file."""
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error), published(path, "w", encoding="utf-8") as file:
-            file.write("new")
-            raise error
-        assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_published_file_has_its_name_only_at_the_end(tmp_path: Path) -> None:
-    """Inside the block the old file is there; after it the new one."""
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"old")
-    with published(path) as file:
-        file.write(b"new")
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
-
-
-def test_two_writers_of_one_name_do_not_mix(tmp_path: Path) -> None:
-    """The file is what one of them wrote, whole."""
-    path = tmp_path / "a.bin"
-
-    def write(number: int) -> None:
-        with published(path) as file:
-            for _ in range(20):
-                file.write(bytes([number]) * 10_000)
-                file.flush()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(8)))
-    content = path.read_bytes()
-    assert len(content) == 200_000 and len(set(content)) == 1 and list(tmp_path.iterdir()) == [path]
 
 
 # Spools
