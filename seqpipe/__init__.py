@@ -8,6 +8,7 @@ The flow, and the module of each stage; a module imports only modules of lower l
 
 Layer 0
     errors              errors a user can mend
+    permutation         a permutation of range(n) that needs no memory
 Layer 1
     publish             one writer of a name, which it gives to whole files only
     options             the flags of every command
@@ -18,10 +19,11 @@ Layer 1
     labels              label and column texts to numbers
     spool               temporary files that become arrays
     joined              arrays end to end, read as one
-    batching            plan batches from lengths alone
     bench_peers         the loaders people have today
+    sampling            draw sequences by weight
     batch               one padded batch
 Layer 2
+    batching            plan batches from lengths alone
     rundir              the folder of one training run
     splits              which split a record belongs to
     transforms          augmentation of samples as they are read

@@ -37,3 +37,13 @@ class CheckpointError(SeqpipeError):
 
 class OptionError(SeqpipeError):
     """An option does not fit the data or the machine."""
+
+
+class LongSequenceError(OptionError):
+    """A sequence does not fit the budget of a batch.
+
+    Attributes:
+        index: of the sequence in its data set, or None. Also part of the message.
+    """
+
+    index: int | None = None

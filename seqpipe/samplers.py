@@ -1,53 +1,263 @@
-"""Hand the planned batches of an epoch to a DataLoader.
+"""Hand the planned batches of an epoch to a DataLoader, from any place of it, to any rank.
 
 Place in the flow: batching -> [samplers] -> DataLoader -> SequenceDataset.
+
+    position   (epoch, window, batch in window) of the next batch of the global plan: what is to come
+               after a step, the same on all ranks. A checkpoint keeps the position of the last batch
+               that was *used*: a sampler runs ahead of training by workers x prefetch.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import Sampler
 
-from seqpipe.batching import count_batches, plan_batches
+from seqpipe.batching import (
+    MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, count_windows, plan_window,
+)
+from seqpipe.errors import CheckpointError, OptionError
+from seqpipe.sampling import cumulative_weights
+
+Position = tuple[int, int, int]
+Step = tuple[list[int], Position, float]
+STATE_VERSION = 1
+CHUNK = 2**18  # lengths looked at together
+MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, a sample
 
 
 class LengthBatchSampler(Sampler[list[int]]):
     """A batch sampler whose batches depend on lengths, settings, seed and epoch alone.
 
+    One global list of batches is planned, window by window; rank r of W takes batches r, r + W, ….
+    All ranks take the same number of steps: where the last step has no batch for a rank, it gets a
+    filler of weight 0, one shortest sequence. Each iteration is the next epoch, from 0 on, unless
+    ``set_epoch`` or ``load_state_dict`` said another.
+
     Args:
-        lengths: (N,) elements per sequence; an array, or ``SequenceDataset.lengths``.
-        batch_size: sequences a batch.
-        shuffle, bucket, drop_last, seed: as ``batching.plan_batches``.
+        lengths: (N,) elements per sequence, N >= 1; an array, ``SequenceDataset.lengths``, or anything
+            with a length that is indexed by slices and index arrays.
+        batch_size, max_tokens, shuffle, bucket, drop_last, seed, window, pad_to_multiple, on_long,
+            longest_first, mixing: as ``batching.PlanSettings``.
+        weights: (N,) numbers; with them an epoch is N draws with replacement.
+        rank, world_size: 0 <= rank < world_size.
+        source: names the data in a state, such as a digest of their file; another one is refused.
 
     Attributes:
-        epoch: 0-based; set it with ``set_epoch``.
+        epoch: 0-based; of the running iteration, else of the next.
+
+    Raises:
+        OptionError: a sequence does not fit the budget, or the weights are none.
+        ValueError: an argument is out of range, or there are no sequences.
     """
 
     def __init__(
-        self, lengths: Any, *, batch_size: int, shuffle: bool, bucket: bool, drop_last: bool = False, seed: int = 0
+        self,
+        lengths: Any,
+        *,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        shuffle: bool,
+        bucket: bool,
+        drop_last: bool = False,
+        seed: int = 0,
+        window: int = WINDOW,
+        pad_to_multiple: int = 1,
+        on_long: str = "error",
+        longest_first: bool = False,
+        mixing: float = MIXING,
+        weights: np.ndarray | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        source: str = "",
     ) -> None:
-        self._lengths = lengths
-        self.batch_size, self.drop_last = batch_size, drop_last
-        self._shuffle, self._bucket, self._seed = shuffle, bucket, seed
+        self.settings = PlanSettings(
+            batch_size=batch_size, max_tokens=max_tokens, shuffle=shuffle, bucket=bucket, drop_last=drop_last,
+            seed=seed, window=window, pad_to_multiple=pad_to_multiple, on_long=on_long, longest_first=longest_first,
+            mixing=mixing,
+        )
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank} of world_size={world_size}; expected 0 <= rank < world_size")
+        if weights is not None and not shuffle:
+            raise ValueError("weights draw at random, and shuffle=False keeps an order; expected shuffle=True")
+        self._lengths = np.asarray(lengths) if isinstance(lengths, list | tuple | Tensor) else lengths
+        self._weights = None if weights is None else np.asarray(weights)
+        self._sums = None if self._weights is None else cumulative_weights(self._weights, len(self._lengths))
+        self.batch_size, self.drop_last = batch_size, drop_last  # where torch's tools look for them
+        self.rank, self.world_size, self.source = rank, world_size, source
         self.epoch = 0
+        self._next: Position = (0, 0, 0)
+        self._plans: dict[tuple[int, int], WindowPlan] = {}
+        self._counted: dict[int, int] = {}
+        if not len(self._lengths):
+            raise OptionError("no sequences to batch: the data set is empty; choose another split or subset")
+        if max_tokens is not None and len(self._lengths) <= MOST_AT_ONCE:
+            check_budget(self._extremes[1], self._extremes[3], self._extremes[2], self.settings)
 
     def __len__(self) -> int:
-        return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last)
+        """Return the steps of the whole epoch that is set, equal on all ranks; a token budget has them counted."""
+        return -(-self.num_batches // self.world_size)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator: the plan is that of the epoch at this call, whatever is set later.
-        return map(np.ndarray.tolist, self.plan())
-
-    def plan(self) -> list[np.ndarray]:
-        """Return the batches of the current epoch, index arrays into the dataset."""
-        return plan_batches(
-            self._lengths, batch_size=self.batch_size, shuffle=self._shuffle, bucket=self._bucket,
-            drop_last=self.drop_last, seed=self._seed, epoch=self.epoch,
-        )
+    @property
+    def num_batches(self) -> int:
+        """Batches of the whole epoch that is set, of all ranks together."""
+        if self.settings.max_tokens is None:
+            assert self.batch_size is not None
+            return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last)
+        epoch = self.epoch if self.settings.shuffle else 0
+        if epoch not in self._counted:
+            self._counted = {epoch: sum(len(self._plan(epoch, window)) for window in range(self._num_windows))}
+        return self._counted[epoch]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch (0-based) of the next iteration."""
-        self.epoch = epoch
+        """Let the next iteration be all of epoch ``epoch`` (0-based)."""
+        self.epoch, self._next = epoch, (epoch, 0, 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return _Iteration(self)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield, for each step of this rank, the indices, the position after the step, and the weight: 1.0, or
+        0.0 for a filler."""
+        # Not a generator itself: the epoch is that at this call, whatever is set later.
+        return self._steps(self._next)
+
+    def state_dict(self, position: Position | None = None) -> dict[str, Any]:
+        """Return the state from which ``load_state_dict`` goes on, plain numbers and texts.
+
+        Args:
+            position: after the last batch used, as ``steps`` gives it; None is where the next
+                iteration starts.
+        """
+        return {"version": STATE_VERSION, "position": list(position or self._next), "plan": dict(self._fingerprint)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on where a state was taken; the number of ranks may differ.
+
+        Raises:
+            CheckpointError: the state is of other data or settings; the message names both values.
+        """
+        position = self._checked_position(state)
+        self.epoch, self._next = position[0], position
+
+    def _steps(self, start: Position) -> Iterator[Step]:
+        epoch, *place = start
+        # Only now: torch's loader calls iter() twice for one iteration. And not where another epoch was set since.
+        if self._next == start:
+            self.epoch, self._next = epoch, (epoch + 1, 0, 0)
+        window, first = self._located(epoch, *place)
+        while window < self._num_windows:
+            own_window, own = self._located(epoch, window, first + self.rank)
+            if own_window < self._num_windows:
+                batch, weight = self._plan(epoch, own_window)[own].tolist(), 1.0
+            else:
+                batch, weight = [self._plan(epoch, window).shortest], 0.0
+            window, first = self._located(epoch, window, first + self.world_size)
+            yield batch, (epoch, window, first) if window < self._num_windows else (epoch + 1, 0, 0), weight
+        if self._next == (epoch + 1, 0, 0):
+            self.epoch = epoch + 1
+
+    def _located(self, epoch: int, window: int, batch: int) -> tuple[int, int]:
+        """Return window and place of the batch that comes ``batch`` batches after the start of a window."""
+        while window < self._num_windows and batch >= (count := len(self._plan(epoch, window))):
+            window, batch = window + 1, batch - count
+        return window, batch
+
+    def _plan(self, epoch: int, window: int) -> WindowPlan:
+        key = epoch if self.settings.shuffle else 0, window
+        if key not in self._plans:
+            plan = plan_window(
+                self._lengths, self.settings, epoch=key[0], window=window, sums=self._sums,
+                longest=self._extremes[2] if self.settings.longest_first and self._num_windows > 1 else None,
+            )
+            while len(self._plans) > 1:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = plan
+        return self._plans[key]
+
+    @cached_property
+    def _num_windows(self) -> int:
+        return count_windows(len(self._lengths), self.settings)
+
+    @cached_property
+    def _extremes(self) -> tuple[int, int, int, int]:
+        """Index and length of the first shortest sequence, index and length of the first longest one."""
+        found = []
+        for start in range(0, len(self._lengths), CHUNK):
+            sizes = np.asarray(self._lengths[start : start + CHUNK])
+            low, high = int(sizes.argmin()), int(sizes.argmax())
+            found.append((int(sizes[low]), start + low, int(sizes[high]), start + high))
+        shortest, low = min((size, i) for size, i, _, _ in found)
+        longest, high = max((size, -i) for _, _, size, i in found)
+        return low, shortest, -high, longest
+
+    @cached_property
+    def _fingerprint(self) -> dict[str, Any]:
+        """What a state must agree in, by name: all that changes the plan."""
+        return {
+            "source": self.source,
+            "num_sequences": len(self._lengths),
+            "lengths": _digest(self._lengths),
+            "weights": "none" if self._weights is None else _digest(self._weights),
+            **{name: value.item() if isinstance(value, np.generic) else value
+               for name, value in asdict(self.settings).items()},
+        }
+
+    def _checked_position(self, state: dict[str, Any]) -> Position:
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            found = state.get("version") if isinstance(state, dict) else state
+            raise CheckpointError(f"cannot resume: found a state of version {found!r}, expected {STATE_VERSION}; start "
+                                  "the epoch anew")
+        plan = state.get("plan", {})
+        for name, now in self._fingerprint.items():
+            if name not in plan or plan[name] != now:
+                raise CheckpointError(f"cannot resume: {name} was {plan.get(name)!r} when the state was saved and is "
+                                      f"{now!r} now; use the data and settings of then, or start the epoch anew")
+        position = state.get("position")
+        if not (isinstance(position, list | tuple) and len(position) == 3 and all(type(n) is int for n in position)
+                and min(position) >= 0 and position[1] < self._num_windows):
+            raise CheckpointError(f"cannot resume: found the position {position!r}; expected epoch, window and batch, "
+                                  f"0 <= window < {self._num_windows}; start the epoch anew")
+        return position[0], position[1], position[2]
+
+
+class _Iteration:
+    """The batches of one iteration, with the state after the last one: torchdata's loader asks for it."""
+
+    def __init__(self, sampler: LengthBatchSampler) -> None:
+        self._sampler, self._position, self._steps = sampler, sampler._next, sampler.steps()
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> list[int]:
+        batch, self._position, _ = next(self._steps)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._sampler.state_dict(self._position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+        self._position, self._steps = self._sampler._next, self._sampler.steps()
+
+
+def _digest(numbers: Any) -> str:
+    """Return a digest of numbers: of all up to ``MOST_AT_ONCE``, else of runs at even distances."""
+    digest = hashlib.blake2b(digest_size=8)
+    count = len(numbers)
+    if count <= MOST_AT_ONCE:
+        starts, size = range(0, count, CHUNK), CHUNK
+    else:
+        size = 256
+        starts = range(0, count - size + 1, (count - size) // 1023)
+    for start in starts:
+        part = np.asarray(numbers[start : start + size])
+        digest.update(part.astype("<f8" if part.dtype.kind == "f" else "<i8").tobytes())
+    return digest.hexdigest()

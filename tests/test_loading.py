@@ -161,11 +161,10 @@ def test_subsets_of_subsets_and_random_splits_load(amp_store):
     assert sequence_lengths(Subset(whole, [-1])).tolist() == [len(whole[-1][0])]
 
 
-def test_an_empty_subset_has_no_batches(amp_store):
-    """No error, no batch."""
-    loader = get_dataloader(Subset(SequenceDataset(amp_store), []), shuffle=True)
-
-    assert len(loader) == 0 and list(loader) == []
+def test_an_empty_subset_is_refused(amp_store):
+    """A loop over nothing would go unnoticed."""
+    with pytest.raises(SeqpipeError, match="no sequences to batch: the data set is empty"):
+        get_dataloader(Subset(SequenceDataset(amp_store), []), shuffle=True)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
