@@ -33,7 +33,7 @@ from seqpipe.permutation import Permutation
 from seqpipe.sampling import draw
 
 WINDOW = 2**18  # sequences planned together: a few ms of planning, some 10 MB
-MIXING = 0.03
+MIXING = 0.018
 BLOCK = 256  # neighbours that share a window: a window then touches few pages of a mapped file
 ON_LONG = ("error", "truncate", "skip", "alone")
 
@@ -57,8 +57,9 @@ class PlanSettings:
             ``skip``, or ``alone`` (a batch of its own, over the budget).
         longest_first: the batch with the most padded elements comes first, so that memory runs out at
             step 1 or never.
-        mixing: with ``shuffle`` and ``bucket``, how much lengths may differ (0.03: by 3 %) to count as
-            equal. More lets more sequences meet in a batch, at about half of that as padding; 0 is tight.
+        mixing: with ``shuffle`` and ``bucket``, the share of padding (about) that may be spent on letting
+            sequences of nearby lengths meet: lengths as far apart as this share of the length itself
+            and of the mean length count as equal. 0 is tight: equal lengths alone count as equal.
     """
 
     batch_size: int | None = None
@@ -304,7 +305,8 @@ def _noisy(sizes: np.ndarray, noise: np.ndarray | None, mixing: float) -> np.nda
     if noise is None:
         return sizes.astype(np.float64).view(np.uint64)
     uniform = _uniform(noise)
-    return ((sizes + uniform) * (1 + mixing * uniform)).view(np.uint64)
+    # The part of the mean lets the short ones mix, whose padding is cheap; alone it would favour them too much.
+    return (sizes + uniform * (1 + mixing * (sizes + sizes.mean()))).view(np.uint64)
 
 
 def _padded(sizes: np.ndarray, multiple: int) -> np.ndarray:
