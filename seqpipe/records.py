@@ -6,7 +6,7 @@ Place in the flow: raw file -> readers -> [records] -> encoding -> writer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,14 @@ class Record:
     Attributes:
         id: the record's own id, never empty; or None where the input has none.
         sequence: text; or (T,) int64 token values as the file has them (not yet shifted past
-            the pad id); or (T, C) float64 features, all finite. May be empty: whether that is
-            allowed is not the reader's question.
+            the pad id); or (T, C) float64 features, NaN only with ``missing``. May be empty: whether
+            that is allowed is not the reader's question.
         columns: every further column as text, byte for byte, the label among them.
         path: the file it was read from.
         line: 1-based line of the decompressed text where the record starts.
         sequence_line: line where the sequence starts.
+        tracks: (T,) numbers by name, one per element: ``quality`` uint8, ``time`` float64.
+        place: where it stands in a file without lines, such as "/reads[3]"; "" in text.
     """
 
     id: str | None
@@ -37,27 +39,38 @@ class Record:
     path: Path
     line: int
     sequence_line: int = 0
+    tracks: dict[str, np.ndarray] = field(default_factory=dict)
+    place: str = ""
 
     def error(self, message: str, *, line: int | None = None) -> RawFormatError:
         """Return the error that names this record's place and id in front of ``message``."""
         at = line or self.line
         name = "" if self.id is None else f"record {self.id!r}: "
-        return RawFormatError(f"{self.path}:{at}: {name}{message}", path=self.path, line=at)
+        place = f" {self.place}" if self.place else at
+        return RawFormatError(f"{self.path}:{place}: {name}{message}", path=self.path, line=at or None)
 
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """Which column of a table, or key of an object, holds what.
+    """Which column of a table, key of an object or dataset of a file holds what, and what is kept.
 
     Attributes:
         id: column with the ids; None takes "id" where there is one, else records have no id.
         sequence: column with the sequence; None takes the first of ``SEQUENCE_NAMES`` there is.
         encoding: how text files are decoded.
+        time: column of a long table that orders the rows of an id; kept as the track ``time``.
+        values: columns of a long table with the features; none for other tables.
+        quality: keep the qualities of FASTQ as the track ``quality``.
+        missing: take missing and non-finite numbers of features as NaN.
     """
 
     id: str | None = None
     sequence: str | None = None
     encoding: str = "utf-8"
+    time: str | None = None
+    values: tuple[str, ...] = ()
+    quality: bool = False
+    missing: bool = False
 
     def find(
         self, names: Collection[str], error: Callable[[str], RawFormatError]

@@ -620,3 +620,12 @@ def test_file_is_closed_when_reading_fails(tmp_path):
         list(read_records(raw, "fasta", ColumnChoice()))
     assert raw.bytes_read() == raw.size
     raw.close()
+
+
+def test_qualities_are_kept_where_asked_for(tmp_path):
+    """Phred scores from 0 to 93, one per base, wrapped records too; without the choice there is no track."""
+    data = b"@a\nACGT\n+\n!~I@\n\n@b x\nGG\nC\n+\n@+\n\"\n"
+    records = read_bytes(tmp_path, data, "fastq", quality=True)
+    assert [record.tracks["quality"].tolist() for record in records] == [[0, 93, 40, 31], [31, 10, 1]]
+    assert {record.tracks["quality"].dtype.str for record in records} == {"|u1"}
+    assert [record.tracks for record in read(tmp_path / "raw", "fastq")] == [{}, {}]

@@ -90,7 +90,7 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[R
     if format == "fasta":
         records = read_fasta(raw)
     elif format == "fastq":
-        records = read_fastq(raw)
+        records = read_fastq(raw, keep_quality=columns.quality)
     elif format == "csv":
         records = read_table(raw, columns, ",")
     elif format == "tsv":

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from seqpipe.readers.raw import RawFile, brief
 from seqpipe.records import Record
 
@@ -57,13 +59,14 @@ def read_fasta(raw: RawFile) -> Iterator[Record]:
         yield record
 
 
-def read_fastq(raw: RawFile) -> Iterator[Record]:
-    """Yield the records of a FASTQ file, without their qualities.
+def read_fastq(raw: RawFile, *, keep_quality: bool = False) -> Iterator[Record]:
+    """Yield the records of a FASTQ file.
 
     A sequence on one line has its quality on one line. A wrapped sequence has a quality of
     as many lines as it takes to reach its length, so a quality line may start with "@" or
     "+". Blank lines may stand between records and inside a sequence. The qualities are
-    checked, length and characters, and dropped.
+    checked, length and characters; with ``keep_quality`` they are the track ``quality``: Phred
+    scores, uint8, the character's number less 33.
 
     Raises:
         RawFormatError: a record that is cut, has no "+" line, repeats another header behind
@@ -106,6 +109,8 @@ def read_fastq(raw: RawFile) -> Iterator[Record]:
                 "from '!' to '~'; correct the record",
                 line=raw.line,
             )
+        if keep_quality:
+            record.tracks["quality"] = np.frombuffer(quality.encode("ascii"), np.uint8) - np.uint8(33)
         yield record
 
 
