@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import torch
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions
 
+CSV = """id,sequence,label,part,mass,note
+a,ACGT,x,train,1.5,first
+b,AC,y,train,2,é ☃
+c,GGT,x,test,3,
+d,T,y,test,4.25,last
+"""
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
 SHARED = ROOT.parent / "shared" / "data"
@@ -45,6 +52,21 @@ def vowels_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("vowels") / "vowels.h5"
     preprocess(PreprocessOptions(raw=tuple(sorted((DATA / "vowels").glob("*.ts"))), split="file", out=out))
     return out
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four sequences with classes, splits, numbers and texts: a store of a few KB."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "a.csv").write_text(CSV, encoding="utf-8")
+    preprocess(PreprocessOptions(raw=(folder / "a.csv",), split="column:part", out=folder / "a.h5"))
+    return folder / "a.h5"
+
+
+@pytest.fixture
+def copy(small: Path, tmp_path: Path) -> Path:
+    """A copy of the small store, to be spoiled."""
+    return Path(shutil.copy(small, tmp_path / "copy.h5"))
 
 
 @pytest.fixture

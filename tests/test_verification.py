@@ -15,7 +15,7 @@ from seqpipe.errors import StoreError
 from seqpipe.store import Store
 from seqpipe.options import VerifyOptions
 from seqpipe.verification import verify
-from tests.test_store import rebuild
+from tests.attacks.files import rebuild
 from tests.test_writer import write_plain
 
 Change = Callable[[dict[str, np.ndarray], dict[str, Any]], None]
