@@ -12,9 +12,10 @@ import numpy as np
 from torch.utils.data import Subset
 
 from seqpipe.errors import OptionError
+from seqpipe.hashing import hash_strings
 from seqpipe.loading import store_rows
 from seqpipe.sequences import SequenceDataset
-from seqpipe.splits import SPLIT_NAMES, hash_fraction
+from seqpipe.splits import SPLIT_NAMES
 from seqpipe.store import Store
 
 HOLD_OUT = 0.1  # of train, where a store has no valid split
@@ -52,9 +53,9 @@ def hold_out(dataset: SequenceDataset) -> tuple[list[int], list[int]]:
     A tenth with the lowest hashes of their ids: the same whatever the seed of the run.
     """
     ids = dataset.store.metadata["id"]
-    fractions = np.array([hash_fraction(0, str(ids[row])) for row in store_rows(dataset).tolist()])
-    count = max(1, round(HOLD_OUT * len(fractions)))
-    order = np.argsort(fractions, kind="stable")
+    hashes = hash_strings([str(ids[row]) for row in store_rows(dataset).tolist()])
+    count = max(1, round(HOLD_OUT * len(hashes)))
+    order = np.argsort(hashes, kind="stable")
     return sorted(order[:count].tolist()), sorted(order[count:].tolist())
 
 

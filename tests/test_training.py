@@ -16,6 +16,7 @@ from seqpipe.checkpoint import load_checkpoint
 from seqpipe.collate import fill
 from seqpipe.device import Waiting, batches_on
 from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.hashing import hash_strings
 from seqpipe.ingest import preprocess
 from seqpipe.loading import get_dataloader
 from seqpipe.options import PreprocessOptions, TrainOptions
@@ -24,7 +25,6 @@ from seqpipe.rnn import SequenceRNN
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
 from seqpipe.split_sets import split_store
-from seqpipe.splits import hash_fraction
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task
 from seqpipe.training import evaluate, learning_rate_share, train
@@ -125,7 +125,7 @@ def test_without_a_valid_split_a_tenth_of_train_is_held_out(
     kept, held_out = ({metadata["id"] for _, metadata in part} for part in (train_set, valid_set))
     everything = {metadata["id"] for _, metadata in SequenceDataset(store, "train")}
     assert not kept & held_out and kept | held_out == everything and len(held_out) == 27
-    assert held_out == set(sorted(everything, key=lambda name: hash_fraction(0, name))[:27])
+    assert held_out == set(sorted(everything, key=lambda name: int(hash_strings([name])[0]))[:27])
     assert held_out != {store.metadata["id"][row] for row in range(27)}
 
 
