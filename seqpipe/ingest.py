@@ -74,7 +74,7 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     if not options.raw:
         raise OptionError("no raw file given; expected: seqpipe preprocess RAW... --out STORE")
     sources = [*options.raw, *([options.labels] if options.labels else [])]
-    rule = parse_split(options.split, options.seed)
+    rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)
     check_output(options.out, options.overwrite, [*sources, Path(options.alphabet)])
     formats = _look_at(options, rule)
@@ -162,6 +162,7 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
-    names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "encoding", "seed")
+    names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "split_by",
+             "folds", "encoding", "seed")
     chosen = {name: getattr(options, name) for name in names}
     return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}

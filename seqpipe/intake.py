@@ -17,12 +17,13 @@ import numpy as np
 
 from seqpipe import labels
 from seqpipe.encoding import Encoded, Features, collect_sequences
-from seqpipe.errors import RawFormatError
+from seqpipe.errors import OptionError, RawFormatError
+from seqpipe.hashing import hash_texts
 from seqpipe.layout import MAX_COLUMN_NAME, dataset_name
 from seqpipe.options import PreprocessOptions
 from seqpipe.readers import name_record
 from seqpipe.records import Record
-from seqpipe.splits import SPLIT_NAMES, SplitRule
+from seqpipe.splits import SPLIT_NAMES, SplitRule, draw_by_class
 from seqpipe.spool import RaggedSpool
 from seqpipe.summary import channel_moments, summarise_lengths
 from seqpipe.writer import Content
@@ -60,7 +61,8 @@ class Intake:
             return (f"column {both[0]!r} stands both here and in {self._options.labels}; rename it or take it out "
                     "in one of the two")
         every = [*names, *self._joined]
-        for option, wanted in (("--label-column ", self._options.label_column), ("--split column:", self._rule.column)):
+        for option, wanted in (("--label-column ", self._options.label_column), ("--split column:", self._rule.column),
+                               ("--split-by group:", self._rule.group)):
             if wanted and wanted not in every:
                 return (f"there is no column {wanted!r} for {option}{wanted}; besides id and sequence the columns "
                         f"are {', '.join(map(repr, every)) or 'none'}; name one of them, or join a table with --labels")
@@ -137,7 +139,7 @@ class Intake:
         for name, spool in self._columns.items():
             if name != self._label_column:
                 contents |= _column_content(name, spool)
-        splits = self._split_rows()
+        splits = self._split_rows(label if classes else None)
         for name, rows in splits.items():
             contents[f"splits/{name}"] = Content.of(rows)
         columns = ["id", *(["label"] if label is not None else []),
@@ -233,11 +235,17 @@ class Intake:
         numbers, names = labels.encode_classes(texts.texts())
         return kind, names, numbers
 
-    def _split_rows(self) -> dict[str, np.ndarray]:
+    def _split_rows(self, classes: np.ndarray | None) -> dict[str, np.ndarray]:
         if self._rule.kind == "none":
             return {}
-        number = np.frombuffer(self._split_numbers, np.uint16)
-        rows = {str(name): np.flatnonzero(number == k).astype("<u8") for name, k in self._splits.items()}
+        number, names = np.frombuffer(self._split_numbers, np.uint16), list(map(str, self._splits))
+        if self._rule.by == "stratified":
+            if classes is None:
+                raise OptionError("--split-by stratified needs class labels; name their column with --label-column")
+            hashes = hash_texts(self._ids.values(), self._ids.offsets(), seed=self._rule.seed)
+            number, names = draw_by_class(self._rule, classes, hashes), list(self._rule.names)
+        rows = {name: np.flatnonzero(number == k).astype("<u8") for k, name in enumerate(names)}
+        rows = {name: found for name, found in rows.items() if len(found)}
         order = [*(name for name in SPLIT_NAMES if name in rows), *sorted(set(rows) - set(SPLIT_NAMES))]
         return {name: rows[name] for name in order}
 

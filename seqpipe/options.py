@@ -55,6 +55,11 @@ class PreprocessOptions:
     """How labels are read; auto: a class, or a number where any label has a fraction."""
     split: str = "0.8,0.1,0.1"
     """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file (_TRAIN, _TEST in names), none."""
+    split_by: str = "random"
+    """What shares are drawn from: random (records), stratified (the records of each class), or group:COLUMN
+    (whole groups: no group in two splits)."""
+    folds: int = 0
+    """Draw FOLDS folds of like size instead of train, valid and test; a training run tests on one of them."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
     seed: int = 0

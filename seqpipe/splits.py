@@ -71,7 +71,7 @@ class SplitRule:
 
 
 def parse_split(option: str, seed: int, *, by: str = "random", folds: int = 0) -> SplitRule:
-    """Parse ``--split`` (``0.8,0.1,0.1``, ``column:NAME``, ``file`` or ``none``), ``--split-by`` and ``--folds``.
+    """Parse ``--split``, ``--split-by`` and ``--folds``.
 
     Raises:
         OptionError: an option is none of what it may be, the shares do not sum to 1, or the options

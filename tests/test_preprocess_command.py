@@ -280,6 +280,11 @@ WRONG = {
         {"a.fa": FASTA}, ["--sequence-column", "name"], "a.fa: --sequence-column name is for csv"),
     "no such labels": (
         {"a.fa": FASTA}, ["--labels", "{}/none.csv"], "none.csv: no such file; check the path"),
+    "stratified without classes": (
+        {"a.fa": FASTA}, ["--split-by", "stratified"], "--split-by stratified needs class labels; name their column"),
+    "no group column": (
+        {"a.fa": FASTA}, ["--split-by", "group:g"],
+        "a.fa:1: record 'a': there is no column 'g' for --split-by group:g"),
     "bad split": (
         {"a.fa": FASTA}, ["--split", "0.5,0.6"], "--split 0.5,0.6: expected two or three shares"),
     "negative seed": (
@@ -430,7 +435,8 @@ def test_options_choose_format_columns_and_types(tmp_path, capsys):
     assert contents(out) == {"r1": ("5 0", {"label": 1.0, "id2": "007"}), "r2": ("3", {"label": 2.0, "id2": "008"})}
     options = SequenceDataset(out).store.header["provenance"]["options"]
     assert options == {"format": "tsv", "id_column": "name", "sequence_column": "tokens", "label_column": "grade",
-                       "label_type": "number", "split": "0.5,0.5", "encoding": "ascii", "seed": 7, "alphabet": "ints"}
+                       "label_type": "number", "split": "0.5,0.5", "split_by": "random", "folds": 0,
+                       "encoding": "ascii", "seed": 7, "alphabet": "ints"}
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("auto", ["1", "2"]), ("class", ["1", "2"]), ("number", [1.0, 2.0]),
@@ -444,6 +450,25 @@ def test_label_types_are_those_asked_for(tmp_path, capsys, kind, labels):
     assert [str(m["label"]) if kind == "none" else m["label"] for _, m in contents(out).values()] == labels
     assert ("labels are taken as classes" in text) is (kind == "auto")
     assert SequenceDataset(out).store.header["label_type"] == {"auto": "class"}.get(kind, kind)
+
+
+@pytest.mark.parametrize("by", ["stratified", "group:g"])
+@pytest.mark.parametrize("folds", [0, 5])
+def test_splits_are_drawn_by_class_or_by_group(tmp_path, capsys, by, folds):
+    """Each class has its shares to one record, or no group stands in two splits; folds as well as train and test."""
+    raw, out = tmp_path / "a.csv", tmp_path / "x.h5"
+    raw.write_text("id,seq,label,g\n" + "".join(f"r{i},ACGT,c{i % 3},g{i % 20}\n" for i in range(99)), encoding="ascii")
+    assert run(capsys, raw, "--split", "0.6,0.2,0.2", "--split-by", by, "--folds", folds, "--out", out)[0] == 0
+    dataset = SequenceDataset(out)
+    splits = {name: [dataset[row][1] for row in rows.tolist()] for name, rows in dataset.store.splits.items()}
+    assert list(splits) == ([f"fold{k}" for k in range(5)] if folds else ["train", "valid", "test"])
+    assert sorted(m["id"] for rows in splits.values() for m in rows) == sorted(f"r{i}" for i in range(99))
+    if by == "stratified":
+        shares = dict.fromkeys(splits, 0.2) if folds else {"train": 0.6, "valid": 0.2, "test": 0.2}
+        assert all(abs(sum(m["label"] == c for m in rows) - 33 * shares[name]) < 1
+                   for name, rows in splits.items() for c in range(3))
+    else:
+        assert sum(len({m["g"] for m in rows}) for rows in splits.values()) == 20
 
 
 def test_alphabets_decide_the_tokens(tmp_path, capsys):
