@@ -20,7 +20,6 @@ Layer 1
     spool               temporary files that become arrays
     joined              arrays end to end, read as one
     hashing             hash many strings, find those that stand twice
-    batching            plan batches from lengths alone
     bench_peers         the loaders people have today
     sampling            draw sequences by weight
     batch               one padded batch

@@ -123,8 +123,8 @@ def draw_by_class(rule: SplitRule, classes: np.ndarray, hashes: np.ndarray) -> n
     """Return (n,) uint16 numbers of ``rule.names``, with the shares of the rule in each class.
 
     In each class every split has its share rounded up or down; what rounding owes a split in one
-    class it is given in a later one. The first split with a share (train) is never left without a class. Which records of
-    a class go where follows from their hashes, not from their order.
+    class it is given in a later one. The first split with a share (train) is never left without a
+    class. Which records of a class go where follows from their hashes, not from their order.
 
     Args:
         rule: random.
