@@ -52,6 +52,7 @@ Layer 5
     verification        check every byte of a store
 Layer 6
     ingest              raw files to one store
+    exporting           a store's records as a raw file
     collate             pad the samples of a batch, three ways
     description         say what is inside a store
 Layer 7

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "verify": (options.VerifyOptions, "verification.verify"),
     "merge": (options.MergeOptions, "merging.merge"),
     "append": (options.AppendOptions, "merging.append"),
+    "export": (options.ExportOptions, "exporting.export"),
     "train": (options.TrainOptions, "training.train"),
     "predict": (options.PredictOptions, "prediction.predict"),
     "compare-padding": (options.ComparePaddingOptions, "padding_comparison.compare_padding"),
@@ -69,7 +70,8 @@ def run(name: str, argv: Sequence[str]) -> int:
         chosen: Any = tyro.cli(kind, args=list(argv), prog=f"seqpipe {name}")
         result = getattr(import_module(f"seqpipe.{module}"), function)(chosen)
         with _output():
-            print(result, flush=True)
+            if result is not None:  # else the command has written its output itself
+                print(result, flush=True)
     except SystemExit as stop:
         return int(stop.code or 0)
     except SeqpipeError as error:

@@ -132,6 +132,29 @@ class AppendOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Write the records of a store as FASTA, CSV or JSON Lines, and say the command that imports them again.
+
+    What a format cannot hold is an error; jsonl holds everything.
+
+    Example: seqpipe export seqs.h5 --format jsonl --out seqs.jsonl.gz
+    """
+
+    stores: StoreFiles
+    """Store or manifest, or several stores whose records follow each other."""
+    format: Literal["fasta", "csv", "jsonl"]
+    """Format to write."""
+    out: Path
+    """File to write, compressed where its name ends with .gz; - is standard output."""
+    split: str | None = None
+    """Only this split."""
+    columns: str | None = None
+    """Only these columns and tracks, separated by commas ("split" among them; the id is always written)."""
+    overwrite: bool = False
+    """Replace OUT when it exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """Train an RNN on a store, on CUDA where there is one, else on the CPU.
 
