@@ -10,6 +10,7 @@ Layer 0
     errors              errors a user can mend
     permutation         a permutation of range(n) that needs no memory
 Layer 1
+    world               the place of this process among those that train together
     publish             one writer of a name, which it gives to whole files only
     options             the flags of every command
     records             one raw entry of any format
@@ -54,6 +55,7 @@ Layer 6
     ingest              raw files to one store
     exporting           a store's records as a raw file
     collate             pad the samples of a batch, three ways
+    loader              a DataLoader that knows where each batch stands
     description         say what is inside a store
 Layer 7
     loading             from a store to a DataLoader of batches

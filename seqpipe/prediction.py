@@ -29,7 +29,7 @@ from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError, RawFormatError
-from seqpipe.loading import check_tokens
+from seqpipe.loader import check_tokens
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records

@@ -115,6 +115,11 @@ class LengthBatchSampler(Sampler[list[int]]):
             self._counted = {epoch: sum(len(self._plan(epoch, window)) for window in range(self._num_windows))}
         return self._counted[epoch]
 
+    @property
+    def next_position(self) -> Position:
+        """Where the next iteration starts."""
+        return self._next
+
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be all of epoch ``epoch`` (0-based)."""
         self.epoch, self._next = epoch, (epoch, 0, 0)

@@ -1,0 +1,217 @@
+"""A DataLoader that knows where in its epoch each batch stands.
+
+Place in the flow: SequenceDataset + LengthBatchSampler + collate -> [loader] -> Batch.
+
+The position is counted where batches are handed out. The sampler is ahead of that by as many batches
+as the workers prefetch: its own position is not that of the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset, get_worker_info
+
+from seqpipe.batch import Batch
+from seqpipe.errors import SeqpipeError, StoreError
+from seqpipe.samplers import LengthBatchSampler, Position, Step
+from seqpipe.sequences import SequenceDataset
+from seqpipe.store import Store
+
+MAIN_GUARD = """\
+A loader process ended before its first batch. Under the start method {method!r} each such process runs your
+script again from its top, so the code that uses the loader must stand below these two lines:
+
+if __name__ == "__main__":
+    main()
+
+(put it into a function main; or use num_workers=0, or multiprocessing_context="fork" on Linux)"""
+
+
+class SequenceLoader(DataLoader[Any]):
+    """A DataLoader whose batches depend on data, settings, seed and epoch alone, and that resumes anywhere.
+
+    Each new iteration is the next epoch, from 0 on, unless ``set_epoch`` or ``load_state_dict`` said
+    another. Each batch has its ``position`` (what comes after it) and its ``weight``: 0.0, with
+    ``index`` -1, for a batch that only fills a step of a rank for which no other was left.
+    Made by ``get_dataloader``.
+    """
+
+    def __init__(
+        self, dataset: SequenceDataset | Subset, batch_sampler: LengthBatchSampler, *, seed: int, **options: Any
+    ) -> None:
+        # Without a generator of its own, each iteration would draw from torch's global one.
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__(dataset, batch_sampler=batch_sampler, generator=generator, **options)
+        self._plan = batch_sampler
+        self._sequences = base_dataset(dataset)
+        self._position: Position | None = None
+        self._resumed: Position | None = None
+        self._ended = False
+        self._steps: Iterator[Step] = iter(())
+        self._ahead: deque[tuple[Position, float]] = deque()
+        self._start_worker = self.worker_init_fn
+        self._workers_epoch: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the steps of the whole epoch that is set, the same on all ranks."""
+        return len(self._plan)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be all of epoch ``epoch`` (0-based).
+
+        After ``load_state_dict`` the epoch of the state goes on where it stopped, and has no more batches
+        where that was its end: a loop that sets each epoch it begins may do so when it resumes.
+        """
+        check_count("epoch", epoch, 0)
+        self._ended = self._resumed == (epoch + 1, 0, 0)
+        if not self._ended and (self._resumed is None or epoch != self._resumed[0]):
+            self._plan.set_epoch(epoch)
+            self._position = self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the last batch handed out stands: plain numbers and texts, for any checkpoint.
+
+        The same on all ranks. It does not depend on ranks and workers, which may be others on resume.
+        """
+        return self._plan.state_dict(self._position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on after the batch at which a state was taken. Reads no sequence.
+
+        Raises:
+            CheckpointError: the state is of other data or settings; the message names both values.
+        """
+        self._plan.load_state_dict(state)
+        self._position, self._resumed, self._ended = None, self._plan.next_position, False
+
+    def __iter__(self) -> Any:
+        if self._ended:
+            self._ended = False
+            return iter(())
+        self._position, self._resumed = self._plan.next_position, None
+        epoch = self._position[0]
+        steps = self._plan.steps()
+        ahead: deque[tuple[Position, float]] = deque()
+        # The first step begins the epoch for the plan, so that an iterator made next is of the epoch after.
+        self._steps, self._ahead = itertools.chain(list(itertools.islice(steps, 1)), steps), ahead
+        self._sequences.epoch = epoch
+        if self.num_workers and self._sequences.transform is not None:
+            self._share_epoch(epoch)
+        # A default device of the user's would take the seed that torch draws here away from our generator.
+        with self._explained_start(), torch.device("cpu"):
+            batches = super().__iter__()
+        return self._batches(batches, epoch, ahead)
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What torch takes the indices of a batch from: the plan, each step of which is noted on the way."""
+        return _Noting(self)
+
+    def _batches(self, batches: Iterator[Batch], epoch: int, ahead: deque[tuple[Position, float]]) -> Iterator[Batch]:
+        with self._explained_start():
+            batch = next(batches, None)
+        while batch is not None:
+            position, weight = ahead.popleft()
+            check_tokens(batch, self._sequences.store)
+            index = batch.index if weight else torch.full_like(batch.index, -1)
+            if ahead is self._ahead:  # of two iterations at once, the later one counts
+                self._position = position
+            yield replace(batch, position=position, weight=weight, index=index)
+            # Without workers the samples are read here, and another loader over the same dataset may
+            # have set its own epoch since.
+            self._sequences.epoch = epoch
+            batch = next(batches, None)
+
+    def _share_epoch(self, epoch: int) -> None:
+        """Let the workers of this iteration see ``epoch``, whatever other loaders over the dataset set.
+
+        Workers that persist keep the number they were started with, and read the new epoch from it.
+        """
+        if self._workers_epoch is None or not self.persistent_workers:
+            self._workers_epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()
+            self.worker_init_fn = functools.partial(_start_worker, self._workers_epoch, self._start_worker)
+        self._workers_epoch.fill_(epoch)
+
+    @contextmanager
+    def _explained_start(self) -> Iterator[None]:
+        """Say the two lines to add where a worker could not start for want of a ``__main__`` guard."""
+        try:
+            yield
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
+            method = method or torch.multiprocessing.get_start_method()
+            # Python's words for a start within a start, and torch's for a worker that ended; those for
+            # an error that the dataset raised in a worker begin with "Caught".
+            text = str(error)
+            ended = not isinstance(error, RuntimeError) or "exited unexpectedly" in text or "bootstrapping" in text
+            if self.num_workers and method != "fork" and ended and not text.startswith("Caught "):
+                raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
+            raise
+
+
+class _Noting:
+    """The indices of the loader's running iteration; position and weight of each step are kept for the parent."""
+
+    def __init__(self, loader: SequenceLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # torch calls this twice at a start with workers, and takes batches of the second only.
+        return self._noted(self._loader._steps, self._loader._ahead)
+
+    @staticmethod
+    def _noted(steps: Iterator[Step], ahead: deque[tuple[Position, float]]) -> Iterator[list[int]]:
+        for indices, position, weight in steps:
+            ahead.append((position, weight))
+            yield indices
+
+
+def check_tokens(batch: Batch, store: Store) -> None:
+    """Refuse a batch on the CPU with a token that the alphabet does not have: a network would crash on it.
+
+    Raises:
+        StoreError: the store is damaged (or a transform made the token); the message names the row.
+    """
+    if store.alphabet is None or batch.sequences.ndim != 2 or batch.sequences.dtype.is_floating_point:
+        return
+    tokens = batch.sequences.numpy()
+    if tokens.max() >= store.alphabet.num_tokens:
+        i = int((tokens >= store.alphabet.num_tokens).any(axis=1).argmax())
+        raise StoreError(
+            f"{store.path}: row {int(batch.index[i])} holds token {tokens[i].max()}, expected tokens < "
+            f"{store.alphabet.num_tokens}; run: seqpipe verify {store.path}", path=store.path,
+        )
+
+
+def base_dataset(dataset: SequenceDataset | Subset) -> SequenceDataset:
+    """Return the SequenceDataset below any number of Subsets."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset  # type: ignore[assignment]
+    if not isinstance(dataset, SequenceDataset):
+        raise ValueError(f"found a {type(dataset).__name__}; expected a path, a SequenceDataset or a Subset of one")
+    return dataset
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse an argument that is no whole number, or is less than ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r}; expected a whole number, {least} or more")
+
+
+def _start_worker(epoch: Tensor, start: Callable[[int], None] | None, number: int) -> None:
+    """Begin a loader process: its dataset reads the loader's epoch; then what the user wants done."""
+    info = get_worker_info()
+    assert info is not None
+    base_dataset(info.dataset).follow_epoch(epoch)  # type: ignore[arg-type]
+    if start is not None:
+        start(number)
