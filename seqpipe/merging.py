@@ -8,7 +8,6 @@ classes of all sequences) and one hash an id is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,11 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from seqpipe.errors import OptionError, StoreError
+from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
-from seqpipe.publish import check_output, working_folder
+from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, manifest_of, shard_paths
 from seqpipe.store import TextColumn
 from seqpipe.summary import channel_moments
@@ -76,10 +76,11 @@ def append(options: AppendOptions) -> MergeSummary:
     out = options.out or options.manifest
     if not is_manifest(out):
         raise OptionError(f"--out {out}: expected the name of a manifest, NAME{SUFFIX}; seqpipe merge writes one file")
-    paths = shard_paths([options.manifest, *options.stores])
-    replaces = options.out is None or options.overwrite
-    check_output(out, replaces, paths)
-    return _write_manifest(paths, out, overwrite=replaces)
+    with writing(out):  # two that append at once would lose one of the two shards
+        paths = shard_paths([options.manifest, *options.stores])
+        replaces = options.out is None or options.overwrite
+        check_output(out, replaces, paths)
+        return _write_manifest(paths, out, overwrite=replaces)
 
 
 def _write_manifest(paths: list[Path], out: Path, *, overwrite: bool) -> MergeSummary:
@@ -134,24 +135,13 @@ def check_ids(store: ShardedStore) -> None:
     Raises:
         StoreError: there is one; the message names it and both shards.
     """
+    columns = [_text_column(store, k, "id") for k in range(len(store.manifest.shards))]
+    keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns])
     ids = store.metadata["id"]
-    hashes = np.fromiter(_id_hashes(store), np.int64, len(store))
-    order = np.argsort(hashes, kind="stable")
-    for at in np.flatnonzero(np.diff(hashes[order]) == 0):
-        first, second = sorted(order[at : at + 2].tolist())
-        if ids[first] == ids[second]:
-            (k, row), (other, other_row) = store.locate(first), store.locate(second)
-            one, two = store.manifest.shard_path(k), store.manifest.shard_path(other)
-            raise StoreError(f"{one} and {two}: the id {ids[first]!r} stands in row {row} of the first and in row "
-                             f"{other_row} of the second (0-based); ids must be unique: rename one in the raw input "
-                             "and import it again")
-
-
-def _id_hashes(store: ShardedStore) -> Iterator[int]:
-    for k in range(len(store.manifest.shards)):
-        column = _text_column(store, k, "id")
-        data, offsets = column.values.data, column.offsets
-        for first in range(0, len(column), 4096):
-            ends = offsets[first : first + 4097].tolist()
-            for start, end in zip(ends[:-1], ends[1:], strict=True):
-                yield hash(bytes(data[start:end]))
+    again, before = find_repeats(keys, lambda row: ids[row])
+    if len(again):
+        (k, row), (other, other_row) = store.locate(int(before[0])), store.locate(int(again[0]))
+        one, two = store.manifest.shard_path(k), store.manifest.shard_path(other)
+        raise StoreError(f"{one} and {two}: the id {ids[int(again[0])]!r} stands in row {row} of the first and in row "
+                         f"{other_row} of the second (0-based); ids must be unique: rename one in the raw input and "
+                         "import it again")
