@@ -2,7 +2,7 @@
 
 The flow, and the module of each stage; a module imports only modules of lower layers:
 
-    raw files ──readers──> Record ──intake, encoding──> writer ──> seqs.h5
+    raw files ──slices, readers──> Record ──intake, encoding──> parts ──assembly──> writer ──> seqs.h5
     seqs.h5 ──locate, store, sharded──> SequenceDataset ──> (encoded_sequence, metadata)
         ──batching, samplers──> DataLoader ──collate──> Batch ──device──> rnn ──tasks──> training
 
@@ -40,23 +40,28 @@ Layer 2
 Layer 3
     store               read a store through one memory map
     throughput          sums over training steps: loss, rates, memory
-    encoding            collect and encode the sequences of an import
     summary             numbers that describe many sequences
     agreement           what stores must have in common to be one
+    parts               read the closed parts of an import as arrays
+    slices              cut raw files into slices
+    encoding            encode the sequences of one part of an import
 Layer 4
     sharded             many stores read as one
+    intake              collect one slice in one part
+    values              the sequences of all parts as one flat array
 Layer 5
-    intake              collect the records of an import
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
     merging             many stores into one file, or under one manifest
     verification        check every byte of a store
+    collection          make the parts of all slices
+    assembly            decide what the store holds, with all parts seen
 Layer 6
-    ingest              raw files to one store
-    exporting           a store's records as a raw file
     collate             pad the samples of a batch, three ways
     loader              a DataLoader that knows where each batch stands
     description         say what is inside a store
+    ingest              raw files to one store
+    exporting           a store's records as a raw file
 Layer 7
     loading             from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data

@@ -1,16 +1,16 @@
 """Turn raw files into one store: read, check, encode, split, write.
 
-Place in the flow: raw files -> readers -> [ingest] -> writer -> seqs.h5.
+Place in the flow: raw files -> [ingest: slices, collection, assembly, writer] -> seqs.h5.
 
-One pass over the input spools everything to the output's folder; what only the whole input can
-tell (alphabet, classes, duplicates, unmatched labels) is decided then, and the store written.
+One pass over the input puts every slice of it into a part, in the output's folder; what only the
+whole input can tell (alphabet, classes, duplicates, unmatched labels) is decided then, and the
+store written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from typing import Any
 from tqdm import tqdm
 
 from seqpipe.alphabet import fixed_alphabet
+from seqpipe.assembly import Assembly
+from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
-from seqpipe.intake import Intake
+from seqpipe.intake import Plan, find_record, slice_of
 from seqpipe.options import PreprocessOptions
 from seqpipe.publish import check_output, working_folder
-from seqpipe.readers import detect_format, file_text, read_records
+from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
-from seqpipe.records import ColumnChoice
+from seqpipe.slices import Slice, cut
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
@@ -77,25 +79,19 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)
     check_output(options.out, options.overwrite, [*sources, Path(options.alphabet)])
-    formats = _look_at(options, rule)
+    slices = _look_at(options, rule)
+    formats = [slice.format for slice in slices if not slice.start]
     table = read_labels(options.labels, options.encoding) if options.labels else {}
     stamps = [_stamp(path) for path in sources]
     total = sum(path.stat().st_size for path in options.raw)
     with (working_folder(options.out) as folder,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
-        intake = Intake(folder, options, rule, table)
-        columns = _Columns(options.id_column, options.sequence_column, options.encoding, check=intake.check_columns)
-        before = 0
-        for path, format in zip(options.raw, formats, strict=True):
-            intake.start_file(path)
-            with RawFile(path, options.encoding) as raw:
-                for number, record in enumerate(read_records(raw, format, columns), start=1):
-                    intake.add(record, number)
-                    if number % 1024 == 0:
-                        bar.update(before + raw.bytes_read() - bar.n)
-                before += raw.size
-            bar.update(before - bar.n)
-        contents, header = intake.finish(formats)
+        plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]))
+        plan, parts = collect_all(slices, plan, folder, bar.update)
+        (folder / "assembly").mkdir()
+        assembly = Assembly(parts, options, rule, table,
+                            lambda part, number: find_record(slice_of(part), plan, number), folder / "assembly")
+        contents, header = assembly.assemble(formats)
         header["provenance"] = _provenance(options, sources)
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
@@ -106,47 +102,32 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
 
 
-@dataclass(frozen=True)
-class _Columns(ColumnChoice):
-    """The choice of id and sequence column, which also has all other columns of a header checked.
-
-    So a column that is not there is found at the header's line, before any record is read.
-    """
-
-    check: Callable[[Collection[str]], str | None] = field(kw_only=True)
-
-    def find(self, names: Collection[str], error: Callable[[str], RawFormatError]) -> tuple[str | None, str]:
-        found = super().find(names, error)
-        if finding := self.check([name for name in names if name not in found]):
-            raise error(finding)
-        return found
-
-
-def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[str]:
-    """Return the format of each raw file; all are opened once before the first is read to its end.
+def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:
+    """Return the slices of the raw files; all are opened once before the first is read to its end.
 
     Raises:
         RawFormatError: a file cannot be opened, or its format cannot be told.
         OptionError: a file is given twice, or an option does not fit it.
     """
-    formats: list[str] = []
+    slices: list[Slice] = []
     seen: dict[tuple[int, int], Path] = {}
     for path in options.raw:
         with RawFile(path, options.encoding) as raw:
-            formats.append(detect_format(raw) if options.format == "auto" else options.format)
+            format = detect_format(raw) if options.format == "auto" else options.format
+            slices += cut(raw, format)
         status = path.stat()
         if (first := seen.setdefault((status.st_dev, status.st_ino), path)) is not path:
             raise OptionError(f"{path}: given twice, first as {first}; name every raw file once")
         for option, column in (("--id-column", options.id_column), ("--sequence-column", options.sequence_column)):
-            if column is not None and formats[-1] not in ("csv", "tsv", "jsonl"):
+            if column is not None and format not in ("csv", "tsv", "jsonl"):
                 raise OptionError(f"{path}: {option} {column} is for csv, tsv and jsonl, and this file is "
-                                  f"{formats[-1]}; leave the option out, or name another --format")
+                                  f"{format}; leave the option out, or name another --format")
         if rule.kind == "file":
             try:
                 split_of_file(path.name)
             except ValueError as error:
                 raise OptionError(f"{path}: {error}") from None
-    return formats
+    return slices
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -42,12 +42,14 @@ class Record:
     tracks: dict[str, np.ndarray] = field(default_factory=dict)
     place: str = ""
 
+    def where(self, line: int | None = None) -> str:
+        """Return path and line (of this record, or another one of its lines), or place."""
+        return f"{self.path}: {self.place}" if self.place else f"{self.path}:{line or self.line}"
+
     def error(self, message: str, *, line: int | None = None) -> RawFormatError:
         """Return the error that names this record's place and id in front of ``message``."""
-        at = line or self.line
         name = "" if self.id is None else f"record {self.id!r}: "
-        place = f" {self.place}" if self.place else at
-        return RawFormatError(f"{self.path}:{place}: {name}{message}", path=self.path, line=at or None)
+        return RawFormatError(f"{self.where(line)}: {name}{message}", path=self.path, line=line or self.line or None)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""Temporary files that take bytes one record at a time and give them back as arrays.
+"""Temporary files that become arrays: a store can be laid out only when all lengths are known.
 
-Place in the flow: records -> encoding -> [spool] -> writer. An import of any size keeps its
-data here instead of in memory: a store can be laid out only when all lengths are known.
+Place in the flow: a part of an import -> [spool] -> parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,69 +23,79 @@ class Spool:
 
     def __init__(self, path: Path, dtype: np.dtype | str) -> None:
         self.dtype = np.dtype(dtype)
-        self._path = path
+        self.path = path
         self._buffer = bytearray()
         self._num_bytes = 0
 
     def __len__(self) -> int:
         return self._num_bytes // self.dtype.itemsize
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         """Append the bytes of whole items."""
         self._buffer += data
         self._num_bytes += len(data)
         if len(self._buffer) >= BUFFER:
             self._flush()
 
-    def array(self) -> np.ndarray:
-        """Return all items so far, read-only: a map of the file, or a copy where they are few."""
-        if self._num_bytes == len(self._buffer):
-            return np.frombuffer(bytes(self._buffer), self.dtype)
-        self._flush()
-        return np.asarray(np.memmap(self._path, self.dtype, "r"))
+    def extend(self, items: np.ndarray) -> None:
+        """Append an array of items."""
+        self.append(np.ascontiguousarray(items, self.dtype).data.cast("B"))
+
+    def close(self) -> dict[str, str | int]:
+        """Write what is left; return the dtype and the number of items. Without any there is no file."""
+        if self._buffer:
+            self._flush()
+        return {"dtype": self.dtype.str, "items": len(self)}
 
     def _flush(self) -> None:
         try:
-            with open(self._path, "ab") as file:
+            with open(self.path, "ab") as file:
                 file.write(self._buffer)
         except OSError as error:
             raise SeqpipeError(
-                f"{self._path}: could not set {len(self._buffer)} more bytes aside ({error}); an import needs room "
-                "for its data there twice: free some space, or choose another --out", path=self._path,
+                f"{self.path}: could not set {len(self._buffer)} more bytes aside ({error}); an import needs room "
+                "for its data there twice: free some space, or choose another --out", path=self.path,
             ) from error
         self._buffer.clear()
 
 
+class Spools:
+    """The spools of one folder, by name; those of ragged rows come with one of their lengths.
+
+    Args:
+        folder: an empty one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._spools: dict[str, Spool] = {}
+
+    def new(self, name: str, dtype: np.dtype | str) -> Spool:
+        """Return a new spool."""
+        spool = self._spools[name] = Spool(self.folder / name, dtype)
+        return spool
+
+    def new_ragged(self, name: str, dtype: np.dtype | str = "u1") -> RaggedSpool:
+        """Return a new spool of rows of any length."""
+        return RaggedSpool(self.new(name, dtype), self.new(f"{name}.lengths", "<u8"))
+
+    def close(self) -> dict[str, dict[str, str | int]]:
+        """Write what is left; return the dtype and the number of items of each spool."""
+        return {name: spool.close() for name, spool in self._spools.items()}
+
+
 class RaggedSpool:
-    """A spool of byte strings of any length, for text and for sequences."""
+    """A spool of rows of any length, for text and for sequences; lengths are in items."""
 
-    def __init__(self, path: Path, dtype: np.dtype | str = "u1") -> None:
-        self._values = Spool(path, dtype)
-        self._offsets = Spool(path.with_name(path.name + ".offsets"), "<u8")
-        self._offsets.append(bytes(8))
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
+    def __init__(self, values: Spool, lengths: Spool) -> None:
+        self.values, self.lengths = values, lengths
 
     def append(self, data: bytes) -> None:
-        """Append one string; ``data`` is the bytes of whole items."""
-        self._values.append(data)
-        self._offsets.append(len(self._values).to_bytes(8, "little"))
+        """Append one row; ``data`` is the bytes of whole items."""
+        self.values.append(data)
+        self.lengths.append((len(data) // self.values.dtype.itemsize).to_bytes(8, "little"))
 
-    def values(self) -> np.ndarray:
-        return self._values.array()
-
-    def offsets(self) -> np.ndarray:
-        return self._offsets.array()
-
-    def texts(self) -> Iterator[str]:
-        """Yield the strings, decoded from UTF-8, in order."""
-        values, offsets = self.values().data, self.offsets()
-        for first in range(0, len(self), 4096):
-            ends = offsets[first : first + 4097].tolist()
-            for start, end in zip(ends[:-1], ends[1:], strict=True):
-                yield str(values[start:end], "utf-8")
-
-    def text(self, i: int) -> str:
-        start, end = self.offsets()[i : i + 2].tolist()
-        return self.values()[start:end].tobytes().decode()
+    def extend(self, data: bytes | memoryview, lengths: np.ndarray) -> None:
+        """Append many rows, end to end in ``data``."""
+        self.values.append(data)
+        self.lengths.extend(lengths)

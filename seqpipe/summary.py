@@ -5,7 +5,7 @@ Place in the flow: lengths, labels, values -> [summary] -> header of the store, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,16 +52,37 @@ def channel_moments(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -
         rows: the sequences counted.
 
     Returns:
-        ``mean`` and ``deviation``, C numbers each (0 and 1 without any element).
+        as ``moments_of_groups``.
     """
+    def groups() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for first in range(0, len(offsets) - 1, MOMENT_ROWS):
+            ends = offsets[first : first + MOMENT_ROWS + 1].astype(np.int64)
+            yield values[ends[0] : ends[-1]], np.diff(ends)
+
     counted = np.zeros(len(offsets) - 1, bool)
     counted[rows.astype(np.int64)] = True
-    num_channels = values.shape[1]
+    return moments_of_groups(groups(), counted, values.shape[1])
+
+
+def moments_of_groups(
+    groups: Iterable[tuple[np.ndarray, np.ndarray]], counted: np.ndarray, num_channels: int
+) -> dict[str, list[float]]:
+    """Return mean and standard deviation of each channel over the elements of some sequences.
+
+    Args:
+        groups: (rows, C) features and the lengths of each ``MOMENT_ROWS`` sequences: sums of floats
+            depend on how they are grouped.
+        counted: (N,) bool, the sequences counted.
+        num_channels: C.
+
+    Returns:
+        ``mean`` and ``deviation``, C numbers each (0 and 1 without any element).
+    """
     count, total, squares, center = 0, np.zeros(num_channels), np.zeros(num_channels), np.zeros(num_channels)
-    for first in range(0, len(counted), MOMENT_ROWS):
-        ends = offsets[first : first + MOMENT_ROWS + 1].astype(np.int64)
-        part = values[ends[0] : ends[-1]][np.repeat(counted[first : first + MOMENT_ROWS], np.diff(ends))]
-        part = part.astype(np.float64)
+    first = 0
+    for values, lengths in groups:
+        part = values[np.repeat(counted[first : first + len(lengths)], lengths)].astype(np.float64)
+        first += len(lengths)
         if not count and len(part):
             center = part[0].copy()  # sums are taken around it: large offsets do not cost digits
         part -= center

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from seqpipe.errors import OptionError
 from seqpipe.layout import SIGNATURE
@@ -74,7 +75,7 @@ def detect_format(raw: RawFile) -> str:
     )
 
 
-def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[Record]:
+def read_records(raw: RawFile, format: str, columns: ColumnChoice, *, may_be_empty: bool = False) -> Iterator[Record]:
     """Yield the records of a file in its order.
 
     Args:
@@ -82,6 +83,7 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[R
         format: one of ``FORMATS``.
         columns: which columns or keys hold the id and the sequence; tables and JSON Lines
             only, the other formats have their own places for both.
+        may_be_empty: no record at all is no error, as in a slice of a file.
 
     Raises:
         RawFormatError: a line breaks the format, or there is no record at all.
@@ -105,6 +107,8 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[R
         raise OptionError(f"--format {format!r} is unknown; take one of {', '.join(FORMATS)}")
     first = next(records, None)
     if first is None:
+        if may_be_empty:
+            return
         found = f"its {raw.line} lines hold none" if raw.line else "the file is empty"
         raise raw.error(f"no record: {found}; expected at least one record in format {format}")
     yield first
@@ -118,11 +122,15 @@ def name_record(record: Record, number: int) -> str:
         RawFormatError: the id is empty or holds NUL.
     """
     if record.id is None:
-        path = record.path.with_suffix("") if record.path.suffix.lower() in SUFFIXES else record.path
-        return f"{file_text(path.stem)}:{number}"
+        return f"{record_stem(record.path)}:{number}"
     if not record.id or "\0" in record.id:
         raise record.error(f"the id is {record.id!r}; expected text without NUL; correct it")
     return record.id
+
+
+def record_stem(path: Path) -> str:
+    """Return the STEM of the ids STEM:n of a file without ids."""
+    return file_text((path.with_suffix("") if path.suffix.lower() in SUFFIXES else path).stem)
 
 
 def file_text(name: str) -> str:

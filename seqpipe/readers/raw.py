@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import os
 import re
 import stat
@@ -56,29 +57,34 @@ class RawFile:
     Args:
         path: a regular file.
         encoding: how the text is decoded, a name Python knows.
+        start, end: only these bytes of an uncompressed file, ``start <= byte < end``; None is its end.
+        line: how many lines stand before ``start``.
 
     Attributes:
         path, encoding: as given.
         compression: "gzip", "bzip2", "xz", or None.
         size: bytes on disk.
-        line: 1-based number of the line that ``lines`` yielded last; 0 before the first.
+        line: 1-based number of the line that ``lines`` yielded last; before the first, as given.
 
     Raises:
         RawFormatError: the file cannot be opened, or is of a kind that is not read.
         OptionError: ``encoding`` is unknown.
     """
 
-    def __init__(self, path: str | os.PathLike[str], encoding: str = "utf-8") -> None:
+    def __init__(self, path: str | os.PathLike[str], encoding: str = "utf-8", *, start: int = 0,
+                 end: int | None = None, line: int = 0) -> None:
         self.path = Path(path)
         self.encoding = encoding
-        self.line = 0
+        self.line = line
+        self._start = start
+        self._left: float = math.inf if end is None else end - start  # bytes of the text not read yet
         self._file = self._open()
         try:
             self.size = os.fstat(self._file.fileno()).st_size
             self.compression = self._tell_compression(self._file.read(MAGIC_BYTES))
-            self._file.seek(0)
             self._head = self._read_head()
             self._decoder = self._new_decoder()
+            self._file.seek(start)
             self._stream = decompressed(self._file, self.compression)
         except OSError as error:
             self._file.close()
@@ -111,8 +117,8 @@ class RawFile:
         return self._head
 
     def bytes_read(self) -> int:
-        """Return how far the file on disk was read, in bytes: at most ``size``."""
-        return self.size if self._file.closed else self._file.tell()
+        """Return how many bytes of the file on disk were read: at most ``size``."""
+        return (self.size if self._file.closed else self._file.tell()) - self._start
 
     def error(self, message: str, line: int | None = None) -> RawFormatError:
         """Return the error that names the file, and ``line`` or else the current one."""
@@ -159,7 +165,8 @@ class RawFile:
         data = b" "
         try:
             while data:
-                data = self._stream.read1(BLOCK_BYTES)
+                data = self._stream.read1(int(min(BLOCK_BYTES, self._left)))
+                self._left -= len(data)
                 if text := decoder.decode(data, final=not data):
                     yield text
         except UnicodeDecodeError as error:
@@ -249,6 +256,8 @@ class RawFile:
                     1,
                 )
             marked = "utf-8-sig" if name == "UTF-8" else name  # these drop the mark
+            if self._start:
+                return decoder
             return codecs.getincrementaldecoder(marked)("surrogateescape")
         return decoder
 

@@ -1,0 +1,188 @@
+"""Read the closed parts of an import as arrays: mapped, in order, with or without some of the rows.
+
+Place in the flow: part folders -> [parts] -> assembly.
+
+A part holds the records of one slice of the input: a folder of spools and a ``part.json``, which
+lists them. N is the number of records of all parts together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqpipe.hashing import hash_texts
+from seqpipe.spool import Spool
+
+STATE = "part.json"
+ROWS = 4096  # rows looked at together
+BLOCK = 1 << 22  # items in a block, about
+
+
+class Part:
+    """One closed part.
+
+    Attributes:
+        folder: where its spools lie.
+        state: what ``part.json`` holds.
+        rows: the number of its records.
+
+    Raises:
+        OSError, ValueError, KeyError: the folder holds no complete part.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+        self.rows: int = self.state["rows"]
+        self._arrays: dict[str, dict[str, Any]] = self.state["arrays"]
+        for name, array in self._arrays.items():
+            size = (folder / name).stat().st_size if array["items"] else 0
+            if size != array["items"] * np.dtype(array["dtype"]).itemsize:
+                raise ValueError(f"{folder / name}: {size} bytes")
+
+    def array(self, name: str) -> np.ndarray:
+        """Return a spool's items, read-only and mapped."""
+        array = self._arrays[name]
+        if not array["items"]:
+            return np.empty(0, array["dtype"])
+        return np.asarray(np.memmap(array.get("path", self.folder / name), array["dtype"], "r"))
+
+    def adopt(self, name: str, spool: Spool) -> None:
+        """Add a spool that lies elsewhere."""
+        self._arrays[name] = {"path": str(spool.path), **spool.close()}
+
+    def numbers(self) -> np.ndarray:
+        """Return (rows,) the number of each record among those read, from 1: some may have been left out."""
+        return np.delete(np.arange(1, self.state["read"] + 1), self.array("skipped").astype(np.int64) - 1)
+
+
+class Rows:
+    """Numbers of all parts end to end, one a record."""
+
+    def __init__(self, parts: Sequence[Part], name: str, keep: np.ndarray | None = None) -> None:
+        self._parts, self._name, self._keep = parts, name, keep
+
+    def array(self) -> np.ndarray:
+        """Return (N,) the numbers of the records kept, in memory."""
+        pieces = [part.array(self._name) for part in self._parts]
+        items = np.concatenate(pieces) if pieces else np.empty(0, np.uint64)
+        return items if self._keep is None else items[self._keep]
+
+
+class Ragged:
+    """Rows of any length of all parts end to end.
+
+    Args:
+        parts: in order.
+        name: of the spool of values.
+        lengths: of the spool of lengths (default: the one beside it).
+        width: items a unit of length takes.
+        keep: (N,) bool, the records kept; None keeps all.
+    """
+
+    def __init__(self, parts: Sequence[Part], name: str, *, lengths: str = "", width: int = 1,
+                 keep: np.ndarray | None = None) -> None:
+        self._parts, self._name, self._width, self._keep = parts, name, width, keep
+        self._lengths_name = lengths or f"{name}.lengths"
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the items."""
+        return self._parts[0].array(self._name).dtype
+
+    def lengths(self) -> np.ndarray:
+        """Return (N,) uint64: the length of each row kept, in memory."""
+        return Rows(self._parts, self._lengths_name, self._keep).array()
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the items of the rows kept, end to end, in blocks of whole rows and limited size."""
+        for part, lengths, keep in self._by_part():
+            values, start, first = part.array(self._name), 0, 0
+            ends = np.cumsum(lengths) * np.uint64(self._width)
+            while first < part.rows:
+                last = max(first + 1, int(np.searchsorted(ends, np.uint64(start + BLOCK), "right")))
+                end = int(ends[last - 1])
+                block = values[start:end]
+                if not keep[first:last].all():
+                    widths = lengths[first:last].astype(np.int64) * self._width
+                    block = block[np.repeat(keep[first:last], widths)]
+                yield block
+                first, start = last, end
+
+    def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the items and the lengths of each ``size`` rows kept, however the parts are cut."""
+        pieces: list[np.ndarray] = []
+        counts: list[np.ndarray] = []
+        missing = size
+        for part, lengths, keep in self._by_part():
+            values, start, first = part.array(self._name), 0, 0
+            while first < part.rows:
+                here = lengths[first : first + missing].astype(np.int64)
+                kept = keep[first : first + missing]
+                end = start + int(here.sum()) * self._width
+                pieces.append(values[start:end][np.repeat(kept, here * self._width)])
+                counts.append(here[kept])
+                missing -= len(counts[-1])
+                first, start = first + len(here), end
+                if not missing:
+                    yield np.concatenate(pieces), np.concatenate(counts)
+                    pieces, counts, missing = [], [], size
+        if counts:
+            yield np.concatenate(pieces), np.concatenate(counts)
+
+    def rows(self) -> Iterator[bytes]:
+        """Yield the bytes of each row kept; for rows of single bytes."""
+        for part, lengths, keep in self._by_part():
+            values, start = part.array(self._name).data, 0
+            for first in range(0, part.rows, ROWS):
+                ends = (np.cumsum(lengths[first : first + ROWS]) + np.uint64(start)).tolist()
+                for end, kept in zip(ends, keep[first : first + ROWS].tolist(), strict=True):
+                    if kept:
+                        yield bytes(values[start:end])
+                    start = end
+
+    def texts(self) -> Iterator[str]:
+        """Yield each row kept, decoded from UTF-8."""
+        return map(bytes.decode, self.rows())
+
+    def hashes(self, seed: int = 0) -> np.ndarray:
+        """Return (N,) uint64 hashes of the rows kept, in memory; for rows of single bytes."""
+        pieces = [hash_texts(part.array(self._name), offsets_of(lengths), seed=seed)[keep]
+                  for part, lengths, keep in self._by_part()]
+        return np.concatenate(pieces)
+
+    def text(self, i: int) -> str:
+        """Return row ``i`` of all rows, kept or not, decoded from UTF-8."""
+        part, row = find_part(self._parts, i)
+        lengths = part.array(self._lengths_name)[: row + 1]
+        end = int(lengths.sum())
+        return part.array(self._name)[end - int(lengths[-1]) : end].tobytes().decode()
+
+    def _by_part(self) -> Iterator[tuple[Part, np.ndarray, np.ndarray]]:
+        """Yield each part with its lengths and which of its rows are kept."""
+        first = 0
+        for part in self._parts:
+            keep = np.ones(part.rows, bool) if self._keep is None else self._keep[first : first + part.rows]
+            yield part, part.array(self._lengths_name), keep
+            first += part.rows
+
+
+def find_part(parts: Sequence[Part], i: int) -> tuple[Part, int]:
+    """Return the part that holds record ``i`` of all, and its row there."""
+    for part in parts:
+        if i < part.rows:
+            return part, i
+        i -= part.rows
+    raise IndexError(i)
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Return (N+1,) uint64: where rows of such lengths start, and the end of the last one."""
+    offsets = np.zeros(len(lengths) + 1, "<u8")
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

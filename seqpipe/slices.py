@@ -1,0 +1,83 @@
+"""Cut raw files into slices that can be read one by one, in any process.
+
+Place in the flow: raw files -> [slices] -> intake.
+
+A slice is a range of bytes of one raw file that starts where a record starts. Where it is cut
+depends on the file alone, never on the workers. What cannot be cut is one slice: compressed
+files, tables (a quoted cell may hold line ends), encodings in which a byte says nothing alone.
+"""
+
+from __future__ import annotations
+
+import codecs
+import mmap
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from seqpipe.readers.raw import RawFile
+
+SLICE_BYTES = 1 << 25
+MAX_SLICES = 1000  # of one file
+
+# A line end and what follows it where a record starts. In FASTQ a line with "@" two lines above one
+# with "+" is a header: a sequence has neither first, and a quality line is followed by a header and a
+# sequence. (Where sequences are wrapped that may fail; then the slice before ends inside a record.)
+_STARTS = {
+    "fasta": re.compile(rb"\n(?=>)"),
+    "fastq": re.compile(rb"\n(?=@[^\n]*\n[^\n]*\n\+)"),
+    "jsonl": re.compile(rb"\n(?=\{)"),
+    "text": re.compile(rb"\n(?=[^\r\n])"),
+}
+_CODECS = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d")  # a byte below 128 is that character, always
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A range of bytes of one raw file.
+
+    Attributes:
+        path: the file.
+        format: of the file.
+        start, end: ``start <= byte < end`` on disk; end None is the end of the file.
+    """
+
+    path: Path
+    format: str
+    start: int = 0
+    end: int | None = None
+
+    def open(self, encoding: str, line: int = 0) -> RawFile:
+        """Open the file for the lines of this slice; ``line`` lines stand before it."""
+        return RawFile(self.path, encoding, start=self.start, end=self.end, line=line)
+
+    def lines_before(self) -> int:
+        """Count the lines of the file before this slice."""
+        count, left = 0, self.start
+        with open(self.path, "rb") as file:
+            while left and (data := file.read(min(left, 1 << 20))):
+                left -= len(data)
+                if data.endswith(b"\r") and left:  # do not part a CRLF
+                    data += file.read(1)
+                    left -= 1
+                count += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+        return count
+
+    def onwards(self) -> Slice:
+        """Return the slice from the same start to the end of the file."""
+        return replace(self, end=None)
+
+
+def cut(raw: RawFile, format: str) -> list[Slice]:
+    """Return the slices of an open file of the format told, in order."""
+    starts = [0]
+    if raw.compression is None and format in _STARTS and _CODECS.fullmatch(codecs.lookup(raw.encoding).name):
+        step = max(SLICE_BYTES, -(-raw.size // MAX_SLICES))
+        if step < raw.size:
+            with open(raw.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                while (wanted := starts[-1] + step) < len(data):
+                    match = _STARTS[format].search(data, wanted - 1)
+                    if match is None:
+                        break
+                    starts.append(match.end())
+    return [Slice(raw.path, format, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]

@@ -1,0 +1,65 @@
+"""The sequences of all parts as one flat array, encoded by what the whole input holds.
+
+Place in the flow: spools of the parts -> [values] -> /values, /offsets and the header's encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqpipe.alphabet import Alphabet, choose_alphabet
+from seqpipe.parts import Part, Ragged, Rows
+from seqpipe.writer import Content
+
+
+class Values:
+    """What the parts' sequences become in the store.
+
+    Args:
+        parts: in order, all of one kind.
+        alphabet: ``--alphabet``.
+        keep: (N,) bool, the records kept; None keeps all.
+    """
+
+    def __init__(self, parts: Sequence[Part], alphabet: str, keep: np.ndarray | None) -> None:
+        states = [part.state["encoding"] for part in parts]
+        self.lengths = Rows(parts, "lengths", keep).array().astype(np.int64)
+        self.num_channels: int = states[0].get("num_channels", 0)
+        self.kind = "features" if self.num_channels else "tokens"
+        self._is_text = states[0]["kind"] == "symbols"
+        self._spool = (Ragged(parts, "values", keep=keep) if self._is_text else
+                       Ragged(parts, "values", lengths="lengths", width=max(1, self.num_channels), keep=keep))
+        if self._is_text:
+            self._alphabet = choose_alphabet(alphabet, frozenset("".join(state["symbols"] for state in states)))
+        elif states[0]["kind"] == "ints":
+            self._alphabet = Alphabet.of_ints(max(state["largest"] for state in states))
+        elif not self.num_channels:
+            self._alphabet = Alphabet.from_dict(states[0])
+
+    def header(self) -> dict[str, Any]:
+        """Return the header's ``encoding``."""
+        if self.num_channels:
+            return {"dtype": "float32", "num_channels": self.num_channels}
+        return self._alphabet.to_dict()
+
+    def content(self) -> Content:
+        total = int(self.lengths.sum())
+        if self.num_channels:
+            blocks = (block.reshape(-1, self.num_channels) for block in self._spool.blocks())
+            return Content((total, self.num_channels), np.dtype("<f4"), blocks)
+        return Content((total,), self._alphabet.dtype, self._tokens())
+
+    def _tokens(self) -> Iterator[np.ndarray]:
+        dtype = self._alphabet.dtype
+        for block in self._spool.blocks():
+            if self._is_text:
+                yield self._alphabet.encode(block.tobytes().decode())
+            else:
+                yield block if block.dtype == dtype else block.astype(dtype)
+
+    def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the (rows, C) features and the lengths of each ``size`` sequences."""
+        return ((items.reshape(-1, self.num_channels), lengths) for items, lengths in self._spool.groups(size))
