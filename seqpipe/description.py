@@ -6,8 +6,9 @@ Place in the flow: seqs.h5 -> store -> [description] -> text, JSON or a plot.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from seqpipe.errors import OptionError, StoreError
 from seqpipe.options import DescribeOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
+from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
 from seqpipe.summary import describe_labels
 
@@ -31,7 +33,7 @@ def describe(options: DescribeOptions) -> str:
         StoreError: the store cannot be read.
         OptionError: a plot is asked for and matplotlib is not installed.
     """
-    store = Store(options.store)
+    store = open_store(options.store)
     if options.plot is not None:
         if options.plot.suffix.lower() != ".png":
             raise OptionError(f"--plot {options.plot}: expected a name that ends with .png")
@@ -45,7 +47,7 @@ def describe(options: DescribeOptions) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) if options.json else _as_text(store, content)
 
 
-def describe_store(store: Store) -> dict[str, Any]:
+def describe_store(store: Store | ShardedStore) -> dict[str, Any]:
     """Return what is inside a store, JSON-able: its header, its arrays, and the padding to expect."""
     looked_at = min(len(store), MOST_LENGTHS)
     lengths = store.lengths(slice(0, looked_at))
@@ -58,13 +60,20 @@ def describe_store(store: Store) -> dict[str, Any]:
         "path": str(store.path),
         "file_bytes": store.path.stat().st_size,
         **store.header,
-        "arrays": {name: f"{array.dtype} {array.shape}" for name, array in store.arrays.items()
-                   if not name.startswith("checksums/")},
+        **_parts(store),
         "padding_percent": {"batch_size": BATCH_SIZE, "lengths_looked_at": looked_at, **padding},
     }
 
 
-def plot_lengths(store: Store, path: Path) -> None:
+def _parts(store: Store | ShardedStore) -> dict[str, Any]:
+    """Return the arrays of a store, or the shards of a manifest."""
+    if isinstance(store, ShardedStore):
+        return {"shards": [asdict(shard) for shard in store.manifest.shards]}
+    return {"arrays": {name: f"{array.dtype} {array.shape}" for name, array in store.arrays.items()
+                       if not name.startswith("checksums/")}}
+
+
+def plot_lengths(store: Store | ShardedStore, path: Path) -> None:
     """Draw the lengths of each split as a PNG."""
     try:
         from matplotlib.figure import Figure
@@ -94,8 +103,8 @@ def plot_lengths(store: Store, path: Path) -> None:
         figure.savefig(file, format="png", dpi=150)
 
 
-def _sample(store: Store, row: int) -> dict[str, Any]:
-    sequence, metadata = SequenceDataset(store)[row]
+def _sample(store: Store | ShardedStore, row: int) -> dict[str, Any]:
+    sequence, metadata = SequenceDataset(cast(Store, store))[row]
     shown = (store.alphabet.decode(sequence[:60]) + ("…" if len(sequence) > 60 else "") if store.alphabet
              else np.array2string(sequence[:2], precision=4, threshold=12).replace("\n", ""))
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metadata.items()
@@ -103,14 +112,16 @@ def _sample(store: Store, row: int) -> dict[str, Any]:
     return {**plain, "length": len(sequence), "sequence": shown}
 
 
-def _as_text(store: Store, content: dict[str, Any]) -> str:
+def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     encoding = content["encoding"]
     symbols = encoding.get("symbols", "")
     what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1:,} symbols"
             + (f" ({symbols})" if 0 < len(symbols) <= 40 else "") + f", pad id {encoding['pad_id']}"
             if store.kind == "tokens" else f"{encoding['num_channels']} channels, {encoding['dtype']}")
+    shards = content.get("shards", [])
+    num_bytes = sum(shard["size"] for shard in shards) or content["file_bytes"]
     lines = [
-        f"{store.path}: {content['file_bytes'] / 1e6:,.1f} MB",
+        f"{store.path}: {num_bytes / 1e6:,.1f} MB" + (f" in {len(shards)} shards" if shards else ""),
         f"kind      {store.kind}, {what}",
         f"labels    {describe_labels(content)}",
         f"columns   {', '.join(content['columns'])}",

@@ -106,7 +106,7 @@ class Joined:
 
 
 class JoinedTexts:
-    """(N,) strings that lie in several columns of text, in their order.
+    """(N,) strings, or arrays of any length, that lie in several columns, in their order.
 
     Args:
         fetch: returns the k-th column.
@@ -120,8 +120,8 @@ class JoinedTexts:
     def __len__(self) -> int:
         return self.bounds[-1]
 
-    def __getitem__(self, i: int) -> str:
-        """Return text ``i``, 0 <= i < N; IndexError where there is none."""
+    def __getitem__(self, i: int) -> Any:
+        """Return string or array ``i``, 0 <= i < N; IndexError where there is none."""
         k, local = locate_part(self.bounds, i)
         return self._fetch(k)[local]
 

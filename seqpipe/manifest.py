@@ -37,7 +37,7 @@ SUFFIX = ".seqpipe.json"
 FORMAT = "seqpipe.manifest"
 FORMAT_VERSION = 1
 MAX_MANIFEST = 1 << 26  # bytes
-TEXT = "text"  # the type of a text column
+TEXT, LISTS = "text", "lists"  # the types of columns of texts, and of lists of class numbers
 MOST = 2**62
 
 _SHARD = {"file": (str,), "size": (int,), "digest": (str,), "rows": (int,), "values": (int,), "min_length": (int,),
@@ -77,7 +77,7 @@ class Manifest:
         path: of the manifest; where there is none, of the first shard.
         folder: that the shards' names start from.
         header: of all shards together, as one store would have it.
-        types: dtype string, or ``text``, of each ``metadata/NAME`` and ``tracks/NAME``.
+        types: dtype string, ``text`` or ``lists`` of each ``metadata/NAME`` and ``tracks/NAME``.
         shards: in the order of their rows.
     """
 
@@ -188,7 +188,7 @@ def _content_problem(content: Any) -> str | None:
     columns = {name.partition("/")[2] for name in content["types"] if name.startswith("metadata/")}
     others = [name for name in content["types"] if not name.startswith(("metadata/", "tracks/"))]
     if others or columns != set(header["columns"]) or "all" not in header["splits"] or len(columns) != len(
-            header["columns"]) or not set(content["types"].values()) <= NUMBER_TYPES | {TEXT}:
+            header["columns"]) or not set(content["types"].values()) <= NUMBER_TYPES | {TEXT, LISTS}:
         return "content.types"
     for i, shard in enumerate(shards):
         rows, values, low, high = (shard[name] for name in ("rows", "values", "min_length", "max_length"))

@@ -14,15 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from seqpipe.errors import OptionError, StoreError
-from seqpipe.hashing import find_repeats, hash_texts
+from seqpipe.errors import OptionError
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
-from seqpipe.sharded import ShardedStore, manifest_of, shard_paths
-from seqpipe.store import TextColumn
+from seqpipe.sharded import ShardedStore, check_ids, manifest_of, shard_paths
 from seqpipe.summary import channel_moments
 from seqpipe.writer import Content, write_store
 
@@ -112,36 +110,12 @@ def _column_contents(store: ShardedStore, name: str, column: Joined | JoinedText
     path = f"metadata/{dataset_name(name)}"
     if isinstance(column, Joined):
         return {path: _content(column)}
-    texts = [_text_column(store, k, name) for k in range(len(store.manifest.shards))]
-    values = Joined(lambda k: texts[k].values, [len(text.values) for text in texts], "u1")
-    ends = Joined(lambda k: texts[k].offsets[:-1] if k < len(texts) else np.zeros(1, "<u8"),
-                  [*(len(text) for text in texts), 1], "<u8", shifts=values.bounds)
+    rows: list[Any] = [store.shard(k).metadata[name] for k in range(len(store.manifest.shards))]
+    values = Joined(lambda k: rows[k].values, [len(part.values) for part in rows], rows[0].values.dtype)
+    ends = Joined(lambda k: rows[k].offsets[:-1] if k < len(rows) else np.zeros(1, "<u8"),
+                  [*map(len, rows), 1], "<u8", shifts=values.bounds)
     return {f"{path}/values": _content(values), f"{path}/offsets": _content(ends)}
 
 
 def _content(array: Any) -> Content:
     return Content.of(array)  # which needs nothing of an array but its shape, its dtype and its slices
-
-
-def _text_column(store: ShardedStore, k: int, name: str) -> TextColumn:
-    column = store.shard(k).metadata[name]
-    assert isinstance(column, TextColumn), "shards agree on their types"
-    return column
-
-
-def check_ids(store: ShardedStore) -> None:
-    """Refuse an id that stands in two shards.
-
-    Raises:
-        StoreError: there is one; the message names it and both shards.
-    """
-    columns = [_text_column(store, k, "id") for k in range(len(store.manifest.shards))]
-    keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns])
-    ids = store.metadata["id"]
-    again, before = find_repeats(keys, lambda row: ids[row])
-    if len(again):
-        (k, row), (other, other_row) = store.locate(int(before[0])), store.locate(int(again[0]))
-        one, two = store.manifest.shard_path(k), store.manifest.shard_path(other)
-        raise StoreError(f"{one} and {two}: the id {ids[int(again[0])]!r} stands in row {row} of the first and in row "
-                         f"{other_row} of the second (0-based); ids must be unique: rename one in the raw input and "
-                         "import it again")

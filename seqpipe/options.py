@@ -76,7 +76,7 @@ class DescribeOptions:
     """Say what is inside a store: kind, encoding, lengths and classes per split, provenance."""
 
     store: StoreFile
-    """Store to describe."""
+    """Store or manifest to describe."""
     json: bool = False
     """Print JSON."""
     head: int = 0
@@ -93,7 +93,7 @@ class VerifyOptions:
     """Check every checksum, offset, token and id of a store; exit 1 and name the place when one is off."""
 
     store: StoreFile
-    """Store to check."""
+    """Store or manifest to check."""
 
 
 @dataclass(frozen=True, kw_only=True)

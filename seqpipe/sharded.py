@@ -16,8 +16,9 @@ import numpy as np
 from seqpipe.agreement import disagreement, joint_header, split_order
 from seqpipe.alphabet import Alphabet
 from seqpipe.errors import StoreError
+from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
-from seqpipe.manifest import TEXT, Manifest, Shard, digest, is_manifest, read_manifest
+from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, digest, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
 from seqpipe.store import Store, TextColumn
 from seqpipe.summary import summarise_lengths
@@ -168,7 +169,7 @@ class ShardedStore:
         def fetch(k: int) -> Any:
             return self.shard(k).metadata[name]
 
-        return JoinedTexts(fetch, rows) if dtype == TEXT else Joined(fetch, rows, dtype)
+        return JoinedTexts(fetch, rows) if dtype in (TEXT, LISTS) else Joined(fetch, rows, dtype)
 
     def _track(self, name: str, dtype: str, values: list[int]) -> Joined:
         return Joined(lambda k: self.shard(k).tracks[name], values, dtype)
@@ -222,6 +223,25 @@ def shard_paths(data: Data) -> list[Path]:
     return paths
 
 
+def check_ids(store: ShardedStore) -> None:
+    """Refuse an id that stands in two shards.
+
+    Raises:
+        StoreError: there is one; the message names it and both shards.
+    """
+    columns = [store.shard(k).metadata["id"] for k in range(len(store.manifest.shards))]
+    keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns
+                           if isinstance(column, TextColumn)])
+    ids: Any = store.metadata["id"]
+    again, before = find_repeats(keys, lambda row: ids[row])
+    if len(again):
+        (k, row), (other, other_row) = store.locate(int(before[0])), store.locate(int(again[0]))
+        one, two = store.manifest.shard_path(k), store.manifest.shard_path(other)
+        raise StoreError(f"{one} and {two}: the id {ids[int(again[0])]!r} stands in row {row} of the first and in row "
+                         f"{other_row} of the second (0-based); ids must be unique: rename one in the raw input and "
+                         "import it again")
+
+
 def shard_of(store: Store, file: str) -> Shard:
     """Return what a manifest says about a store."""
     splits = {name: len(rows) for name, rows in store.splits.items()}
@@ -231,10 +251,15 @@ def shard_of(store: Store, file: str) -> Shard:
 
 
 def types_of(store: Store) -> dict[str, str]:
-    """Return the dtype, or ``text``, of each metadata column and track."""
-    columns = {f"metadata/{name}": TEXT if isinstance(column, TextColumn) else column.dtype.str
-               for name, column in store.metadata.items()}
+    """Return the dtype, ``text`` or ``lists`` of each metadata column and track."""
+    columns = {f"metadata/{name}": _type_of(column) for name, column in store.metadata.items()}
     return columns | {f"tracks/{name}": track.dtype.str for name, track in sorted(store.tracks.items())}
+
+
+def _type_of(column: Any) -> str:
+    if isinstance(column, np.ndarray):
+        return column.dtype.str
+    return TEXT if column.values.dtype == "u1" else LISTS
 
 
 def manifest_of(paths: Sequence[Path], path: Path | None = None) -> Manifest:

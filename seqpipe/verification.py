@@ -16,7 +16,9 @@ from tqdm import tqdm
 
 from seqpipe.errors import StoreError
 from seqpipe.layout import CHECKSUM_BLOCK, block_checksums
+from seqpipe.manifest import is_manifest
 from seqpipe.options import VerifyOptions
+from seqpipe.sharded import ShardedStore, check_ids, manifest_of
 from seqpipe.store import Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
@@ -27,25 +29,56 @@ MOST_FINDINGS = 20
 
 @dataclass(frozen=True)
 class Verification:
-    """A store in which nothing is off."""
+    """A store, or a manifest and its shards, in which nothing is off."""
 
     path: Path
     arrays: int
     num_bytes: int
     sequences: int
+    shards: int = 0
 
     def __str__(self) -> str:
-        return (f"{self.path}: good: {self.sequences:,} sequences, {self.arrays} arrays, {self.num_bytes:,} bytes; "
-                "every checksum, offset, token and id")
+        shards = f"{self.shards} shards, " if self.shards else ""
+        return (f"{self.path}: good: {shards}{self.sequences:,} sequences, {self.arrays} arrays, {self.num_bytes:,} "
+                "bytes; every checksum, offset, token and id")
 
 
 def verify(options: VerifyOptions) -> Verification:
-    """Check every checksum, offset, token and id of a store.
+    """Check every checksum, offset, token and id of a store, or of a manifest and all its shards.
 
     Raises:
         StoreError: something is off; the message lists the places, the first 20 of them.
     """
-    path = options.store
+    if not is_manifest(options.store):
+        return verify_store(options.store)
+    store = ShardedStore(options.store)
+    paths = [store.manifest.shard_path(k) for k in range(len(store.manifest.shards))]
+    found = [verify_store(path) for path in paths]
+    for k in range(len(paths)):
+        store.shard(k)  # refuses another store than the manifest names
+    check_ids(store)
+    expected = manifest_of(paths, store.path)
+    if (expected.shards, expected.types) != (store.manifest.shards, store.manifest.types) \
+            or not _same_header(expected.header, store.header):
+        raise StoreError(f"{store.path}: damaged: it says other things of its shards than they hold; make the manifest "
+                         "again with seqpipe merge", path=store.path)
+    return Verification(store.path, sum(part.arrays for part in found), sum(part.num_bytes for part in found),
+                        len(store), len(found))
+
+
+def _same_header(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Say whether two headers are the same but for the last digits of sums and logarithms, which machines differ in."""
+    def exact(header: dict[str, Any]) -> dict[str, Any]:
+        splits = {name: {**part, "lengths": {**part.get("lengths", {}), "histogram": None}}
+                  for name, part in header["splits"].items()}
+        return {**header, "splits": splits, "moments": None}
+
+    first, second = ([*header.get("moments", {}).values()] for header in (one, other))
+    return exact(one) == exact(other) and np.allclose(first, second, rtol=1e-9)
+
+
+def verify_store(path: Path) -> Verification:
+    """Check every byte of one store; raises as ``verify``."""
     store = Store(path)
     checked = {name: array for name, array in store.arrays.items() if not name.startswith("checksums/")}
     total = sum(array.nbytes for array in checked.values())

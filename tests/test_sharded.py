@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from seqpipe.cli import main
 from seqpipe.errors import StoreError
 from seqpipe.joined import Joined
+from seqpipe.locate import locate
 from seqpipe.merging import merge
-from seqpipe.options import MergeOptions
+from seqpipe.options import MergeOptions, VerifyOptions
 from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
+from seqpipe.verification import verify
 
 Make = Callable[..., Path]
 
@@ -174,3 +179,33 @@ def test_joined_arrays_index_like_one(seed: int) -> None:
             joined[outside]
         with pytest.raises(IndexError):
             joined[np.array([outside])]
+
+
+def test_describe_and_verify_take_a_manifest(
+    shards: tuple[list[Path], Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The header is that of the merged store, without a shard being read; verify reads every byte of every shard."""
+    assert main(["describe", str(shards[1])]) == main(["describe", str(shards[2])]) == 0
+    many, one = capsys.readouterr().out.split(str(shards[2]))
+    assert many.splitlines()[0].endswith("in 5 shards") and many.splitlines()[1:] == one.splitlines()[1:]
+    assert main(["verify", str(shards[1])]) == 0
+    assert "good: 5 shards, 159 sequences" in capsys.readouterr().out
+
+
+def test_verify_names_the_shard_that_is_damaged(make_store: Make, tmp_path: Path) -> None:
+    """A flipped bit in a shard, or a manifest that says other things than its shards hold."""
+    paths = [make_store(f"v{k}.csv", table(k, 12), alphabet="dna", split="column:split") for k in range(3)]
+    manifest = tmp_path / "v.seqpipe.json"
+    merge(MergeOptions(stores=tuple(paths), out=manifest))
+    outer, whole = json.loads(manifest.read_text()), manifest.read_bytes()
+    outer["content"]["header"]["splits"]["train"]["classes"][0] += 1
+    outer["crc32"] = zlib.crc32(json.dumps(outer["content"], separators=(",", ":")).encode())
+    manifest.write_text(json.dumps(outer))
+    with pytest.raises(StoreError, match="it says other things of its shards than they hold"):
+        verify(VerifyOptions(store=manifest))
+    manifest.write_bytes(whole)
+    with open(paths[1], "r+b") as file:
+        file.seek(locate(paths[1])["values"].offset + 3)
+        file.write(b"\x05" if Store(paths[1]).values[3] != 5 else b"\x04")
+    with pytest.raises(StoreError, match=r"v1.h5: damaged:\n  /values: bytes 0 to"):
+        verify(VerifyOptions(store=manifest))
