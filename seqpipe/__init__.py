@@ -30,6 +30,7 @@ Layer 2
     splits              which split a record belongs to
     transforms          augmentation of samples as they are read
     readers             raw file to records, one file a format
+    checking            check blocks of bytes where they are touched first
     locate              find the arrays of an HDF5 file, believing nothing it says
     writer              write a store whole, checked and durable
     manifest            the JSON file that names the shards of a store
@@ -47,6 +48,7 @@ Layer 3
     encoding            encode the sequences of one part of an import
 Layer 4
     sharded             many stores read as one
+    reading             read samples and batches of rows
     intake              collect one slice in one part
     values              the sequences of all parts as one flat array
 Layer 5

@@ -7,6 +7,7 @@ B sequences, T the padded length, C channels; always batch first.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,34 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+
+class Texts(Sequence[str]):
+    """B texts that are read when one of them is looked at; they pickle as a tuple."""
+
+    def __init__(self, read: Callable[[], list[str]], count: int) -> None:
+        self._read: Callable[[], list[str]] | None = read
+        self._count = count
+        self._texts: list[str] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._read is not None:
+            self._texts, self._read = self._read(), None
+        return self._texts[key]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> Any:
+        return tuple, (list(self),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +56,7 @@ class Batch:
         index: (B,) int64, the row of each sequence in the whole store, on the CPU.
         labels: (B,) int64 class numbers, (B,) float32 numbers, or for several classes a sequence
             (B, K) float32, 1 where it has the class; None without labels.
-        ids: the B ids.
+        ids: the B ids, read when they are looked at.
         tracks: (B, T) numbers per element by name, padded with 0 like the sequences.
         padding_side: ``right`` or ``left``.
         weight: 1.0, or 0.0 for a batch that only fills a step of this rank.
@@ -38,7 +67,7 @@ class Batch:
     lengths: Tensor
     index: Tensor
     labels: Tensor | None = None
-    ids: tuple[str, ...] = ()
+    ids: Sequence[str] = ()
     tracks: dict[str, Tensor] = field(default_factory=dict)
     padding_side: str = "right"
     weight: float = 1.0

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqpipe.batch import Batch
-from seqpipe.sequences import Sample
+from seqpipe.batch import Batch, Texts
+from seqpipe.reading import Plan, ShardedPlan
+from seqpipe.sequences import RaggedBatch
+from seqpipe.transforms import Sample
 
 Collate = Callable[..., Batch]
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]
@@ -68,16 +70,20 @@ PADDINGS: dict[str, Collate] = {"fill": fill, "pad_sequence": pad_sequence, "man
 def _collate(
     samples: Sequence[Sample], pad: PadArrays, padding_side: str, pad_to_multiple: int, num_classes: int | None
 ) -> Batch:
-    if not samples:
+    if not len(samples):
         raise ValueError("no samples to collate; expected at least one")
     if padding_side not in ("right", "left"):
         raise ValueError(f"padding_side={padding_side!r}; expected 'right' or 'left'")
     if pad_to_multiple < 1:
         raise ValueError(f"pad_to_multiple={pad_to_multiple}; expected 1 or more")
+    if isinstance(samples, RaggedBatch):
+        num_classes = samples.num_classes if num_classes is None else num_classes
+        if samples.plan is not None and pad is _pad_by_fill:
+            return _fill_planned(samples.plan, padding_side, pad_to_multiple, num_classes)
     sequences = _plain_arrays("encoded_sequence", [sequence for sequence, _ in samples])
     metadata = [entry for _, entry in samples]
     lengths = [len(sequence) for sequence in sequences]
-    num_steps = -(-max(1, max(lengths)) // pad_to_multiple) * pad_to_multiple
+    num_steps = _round_up(max(lengths), pad_to_multiple)
     return Batch(
         sequences=pad(sequences, num_steps, padding_side),
         lengths=torch.from_numpy(np.array(lengths, np.int64)),
@@ -88,6 +94,38 @@ def _collate(
             name: pad(_track(metadata, name, lengths), num_steps, padding_side)
             for name, value in metadata[0].items() if isinstance(value, np.ndarray) and name != "label"
         },
+        padding_side=padding_side,
+    )
+
+
+def _round_up(longest: int, multiple: int) -> int:
+    return -(-max(1, longest) // multiple) * multiple
+
+
+def _fill_planned(
+    plan: Plan | ShardedPlan, padding_side: str, pad_to_multiple: int, num_classes: int | None
+) -> Batch:
+    """Collate what is not read yet: bytes go from the map to the batch, without an array a sequence."""
+    lengths, count = plan.lengths, len(plan.rows)
+    num_steps = _round_up(plan.longest, pad_to_multiple)
+    places = np.arange(0, count * num_steps, num_steps)
+    if padding_side == "left":
+        places += num_steps - lengths
+    padded: dict[Any, Tensor] = {}
+    for name, flat in plan.flats.items():
+        buffer = np.zeros(count * num_steps * flat.width, np.uint8)
+        plan.copy(name, buffer.data, places * flat.width if flat.width > 1 else places)
+        padded[name] = torch.from_numpy(buffer.view(flat.dtype).reshape(count, num_steps, *flat.tail))
+    labels = plan.labels()
+    if isinstance(labels, list):
+        labels = multi_hot(np.concatenate(labels), list(map(len, labels)), num_classes)
+    return Batch(
+        sequences=padded.pop(None),
+        lengths=torch.from_numpy(lengths),
+        index=torch.from_numpy(plan.rows),
+        labels=None if labels is None else torch.from_numpy(labels),
+        ids=Texts(plan.ids, count) if plan.has_ids else (),
+        tracks=padded,
         padding_side=padding_side,
     )
 

@@ -30,6 +30,7 @@ class Joined:
     def __init__(self, fetch: Callable[[int], Any], counts: Sequence[int], dtype: np.dtype | str,
                  row_shape: tuple[int, ...] = (), shifts: Sequence[int] | None = None) -> None:
         self.dtype = np.dtype(dtype)
+        self.counts = list(counts)
         self.bounds = [0, *accumulate(counts)]
         self.shape = (self.bounds[-1], *row_shape)
         self._fetch, self._shifts = fetch, shifts

@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from seqpipe.batch import Batch
-from seqpipe.errors import SeqpipeError, StoreError
+from seqpipe.errors import SeqpipeError
 from seqpipe.samplers import LengthBatchSampler, Position, Step
 from seqpipe.sequences import SequenceDataset
-from seqpipe.store import Store
 
 MAIN_GUARD = """\
 A loader process ended before its first batch. Under the start method {method!r} each such process runs your
@@ -122,7 +121,6 @@ class SequenceLoader(DataLoader[Any]):
             batch = next(batches, None)
         while batch is not None:
             position, weight = ahead.popleft()
-            check_tokens(batch, self._sequences.store)
             index = batch.index if weight else torch.full_like(batch.index, -1)
             if ahead is self._ahead:  # of two iterations at once, the later one counts
                 self._position = position
@@ -174,23 +172,6 @@ class _Noting:
         for indices, position, weight in steps:
             ahead.append((position, weight))
             yield indices
-
-
-def check_tokens(batch: Batch, store: Store) -> None:
-    """Refuse a batch on the CPU with a token that the alphabet does not have: a network would crash on it.
-
-    Raises:
-        StoreError: the store is damaged (or a transform made the token); the message names the row.
-    """
-    if store.alphabet is None or batch.sequences.ndim != 2 or batch.sequences.dtype.is_floating_point:
-        return
-    tokens = batch.sequences.numpy()
-    if tokens.max() >= store.alphabet.num_tokens:
-        i = int((tokens >= store.alphabet.num_tokens).any(axis=1).argmax())
-        raise StoreError(
-            f"{store.path}: row {int(batch.index[i])} holds token {tokens[i].max()}, expected tokens < "
-            f"{store.alphabet.num_tokens}; run: seqpipe verify {store.path}", path=store.path,
-        )
 
 
 def base_dataset(dataset: SequenceDataset | Subset) -> SequenceDataset:

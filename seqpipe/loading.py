@@ -26,7 +26,7 @@ from seqpipe.manifest import digest
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sampling import balanced_weights
 from seqpipe.sequences import SequenceDataset
-from seqpipe.sharded import Data, ShardedStore, open_store
+from seqpipe.sharded import Data, ShardedStore
 from seqpipe.store import Store
 from seqpipe.transforms import Sample, Transform, is_track
 from seqpipe.world import rank_and_size
@@ -58,6 +58,7 @@ def get_dataloader(
     longest_first: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
+    verify: bool = True,
     **options: Any,
 ) -> SequenceLoader:
     """Return a DataLoader of padded ``Batch``es that resumes at any batch.
@@ -86,6 +87,7 @@ def get_dataloader(
             how many there are is said in one line.
         rank, world_size: this process takes every ``world_size``-th batch from ``rank`` on; None is what torchrun
             set (RANK, WORLD_SIZE), or all batches.
+        verify: check each block of the store on its first touch; see SequenceDataset, which has it for datasets.
         options: further arguments of torch's DataLoader, such as ``multiprocessing_context``.
 
     Raises:
@@ -117,7 +119,7 @@ def get_dataloader(
         raise ValueError(f"rank={rank} and world_size={world_size}; expected both or neither")
     if rank is None or world_size is None:
         rank, world_size = rank_and_size()
-    dataset = _as_dataset(data, split, transform, seed)
+    dataset = _as_dataset(data, split, transform, seed, verify)
     if subset is not None:
         print(f"subset: the first {min(subset, len(dataset)):,} of {len(dataset):,} sequences", file=sys.stderr)
         dataset = Subset(dataset, range(min(subset, len(dataset))))
@@ -137,7 +139,8 @@ def get_dataloader(
     if longest is not None and on_long != "error":
         _announce_long(dataset, longest, on_long)
     collate: Callable[..., Batch] = functools.partial(
-        PADDINGS[padding], padding_side=padding_side, pad_to_multiple=pad_to_multiple)
+        PADDINGS[padding], padding_side=padding_side, pad_to_multiple=pad_to_multiple,
+        num_classes=len(base_dataset(dataset).store.classes))
     return SequenceLoader(
         dataset,
         sampler,
@@ -221,12 +224,12 @@ def store_rows(dataset: SequenceDataset | Subset) -> np.ndarray:
 
 
 def _as_dataset(
-    data: Data | SequenceDataset | Subset, split: str | None, transform: Transform | None, seed: int
+    data: Data | SequenceDataset | Subset, split: str | None, transform: Transform | None, seed: int, verify: bool
 ) -> SequenceDataset | Subset:
     if isinstance(data, Path | str) or isinstance(data, list) and all(isinstance(path, Path | str) for path in data):
-        return SequenceDataset(open_store(data), split, transform, seed=seed)  # type: ignore[arg-type]
-    if split is not None or transform is not None:
-        raise ValueError("split and transform go with a path; for a dataset give them to SequenceDataset")
+        return SequenceDataset(data, split, transform, seed=seed, verify=verify)
+    if split is not None or transform is not None or not verify:
+        raise ValueError("split, transform and verify go with a path; for a dataset give them to SequenceDataset")
     base_dataset(data)  # type: ignore[arg-type]
     return data  # type: ignore[return-value]
 

@@ -29,7 +29,6 @@ from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError, RawFormatError
-from seqpipe.loader import check_tokens
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records
@@ -37,6 +36,7 @@ from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice, Record
 from seqpipe.rnn import ModelConfig, SequenceRNN
 from seqpipe.sequences import Sample, SequenceDataset
+from seqpipe.sharded import ShardedStore
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task
 
@@ -134,11 +134,10 @@ def predict(options: PredictOptions) -> PredictionSummary:
 
 
 def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary:
-    metrics, total, store = None, None, None
+    metrics, total = None, None
     if options.data is not None:
         dataset = SequenceDataset(options.data, options.split)
-        store = dataset.store
-        _check_fit(predictor, store)
+        _check_fit(predictor, dataset.store)
         samples: Iterator[Sample] = (dataset[i] for i in range(len(dataset)))
         metrics, total = _known_metrics(predictor, dataset.store), len(dataset)
     else:
@@ -148,7 +147,7 @@ def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary
           tqdm(total=total, unit=" sequences", desc="predict", disable=None) as bar):
         _write_rows(file, [predictor.header()])
         for window in _windows(samples, options.batch_size * WINDOW_BATCHES):
-            _write_rows(file, _predict_window(predictor, window, options.batch_size, metrics, store))
+            _write_rows(file, _predict_window(predictor, window, options.batch_size, metrics))
             count += len(window)
             bar.update(len(window))
     return PredictionSummary(options.out, count, None if metrics is None or not count else metrics.compute())
@@ -169,16 +168,13 @@ def _windows(samples: Iterator[Sample], size: int) -> Iterator[tuple[Sample, ...
 
 
 def _predict_window(
-    predictor: Predictor, window: tuple[Sample, ...], batch_size: int, metrics: Metrics | None, store: Store | None
+    predictor: Predictor, window: tuple[Sample, ...], batch_size: int, metrics: Metrics | None
 ) -> list[list[Any]]:
     """Return the table rows of some samples, in their order."""
     lengths = np.array([len(sequence) for sequence, _ in window])
     rows: list[list[Any]] = [[]] * len(window)
     for indices in plan_batches(lengths, batch_size=batch_size, shuffle=False, bucket=True):
-        batch = fill([window[i] for i in indices.tolist()])
-        if store is not None:
-            check_tokens(batch, store)
-        batch = batch.to(predictor.device)
+        batch = fill([window[i] for i in indices.tolist()]).to(predictor.device)
         outputs = predictor.outputs(batch)
         if metrics is not None:
             metrics.update(outputs, batch)
@@ -221,7 +217,7 @@ def _hinted(records: Iterator[Record], format: str, options: PredictOptions) -> 
     yield from records
 
 
-def _check_fit(predictor: Predictor, store: Store) -> None:
+def _check_fit(predictor: Predictor, store: Store | ShardedStore) -> None:
     """Refuse a store that is encoded otherwise than the training data."""
     for name, expected, found in (
         ("kind", predictor.data["kind"], store.kind),
@@ -235,7 +231,7 @@ def _check_fit(predictor: Predictor, store: Store) -> None:
             )
 
 
-def _known_metrics(predictor: Predictor, store: Store) -> Metrics | None:
+def _known_metrics(predictor: Predictor, store: Store | ShardedStore) -> Metrics | None:
     """Return metrics to fill where the store has the labels the network predicts, else None."""
     same = (store.header["label_type"], store.classes) == (predictor.data["label_type"], predictor.data["classes"])
     return Metrics(predictor.task, predictor.device) if same or predictor.task.name == "lm" else None

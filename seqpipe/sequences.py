@@ -6,8 +6,7 @@ Place in the flow: store -> [sequences] -> DataLoader -> collate.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,20 @@ import torch
 from torch.utils.data import Dataset
 
 from seqpipe.errors import SeqpipeError
-from seqpipe.store import Store, TextColumn
+from seqpipe.reading import Plan, Reader, ShardedPlan, ShardedReader, SplitRows, StoreReader
+from seqpipe.sharded import Data, ShardedStore, open_store
+from seqpipe.store import Store
 from seqpipe.transforms import Sample, Transform
 
 
 class Lengths:
     """(N,) lengths that are computed only where they are asked for; slice it, or ``np.asarray`` it."""
 
-    def __init__(self, store: Store, rows: np.ndarray | None) -> None:
-        self._store, self._rows = store, rows
+    def __init__(self, reader: Reader, rows: SplitRows | None, count: int) -> None:
+        self._reader, self._rows, self._count = reader, rows, count
 
     def __len__(self) -> int:
-        return len(self._store) if self._rows is None else len(self._rows)
+        return self._count
 
     def __getitem__(self, key: Any) -> Any:
         """Return an int for an integer, int64 for a slice, an index array or a mask.
@@ -36,7 +37,7 @@ class Lengths:
             TypeError: the key is none of these.
         """
         if isinstance(key, slice):
-            return self._store.lengths(key if self._rows is None else self._rows[key])
+            return self._reader.lengths(key if self._rows is None else self._rows[key])
         if np.ndim(key) == 0:
             return int(self[np.array([operator.index(key)])][0])
         wanted = np.asarray(key)
@@ -50,10 +51,46 @@ class Lengths:
         rows[rows < 0] += len(self)
         if outside := rows[(rows < 0) | (rows >= len(self))].tolist():
             raise IndexError(f"index {outside[0]} is out of range; expected 0 <= index < {len(self)}")
-        return self._store.lengths(rows if self._rows is None else self._rows[rows])
+        return self._reader.lengths(rows if self._rows is None else self._rows[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
+
+
+class RaggedBatch(Sequence[Sample]):
+    """The samples of one batch; read on demand where they are planned.
+
+    Attributes:
+        num_classes: of the store, which (B, K) labels need.
+        plan: reads all of them at once; None where there are only samples.
+    """
+
+    def __init__(
+        self, samples: Iterable[Sample] | None, num_classes: int | None = None, plan: Plan | ShardedPlan | None = None,
+        read: Callable[[int], Sample] | None = None,
+    ) -> None:
+        self._samples = None if samples is None else list(samples)
+        self.num_classes, self.plan, self._read = num_classes, plan, read
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.plan is None else len(self.plan.rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.samples[key]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def __reduce__(self) -> Any:
+        return RaggedBatch, (self.samples, self.num_classes)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples as a list, read once."""
+        if self._samples is None:
+            assert self.plan is not None and self._read is not None
+            self._samples, self.plan = [self._read(row) for row in self.plan.rows.tolist()], None
+        return self._samples
 
 
 class SequenceDataset(Dataset[Sample]):
@@ -63,30 +100,33 @@ class SequenceDataset(Dataset[Sample]):
     forkserver, and maps the file again where it arrives.
 
     Args:
-        data: path of a store, or an open Store.
+        data: path of a store or of a manifest, a list of such paths, or an open store.
         split: only this split; None is the whole store.
         transform: called as ``transform(encoded_sequence, metadata, rng)`` with a generator that
             depends on (seed, epoch, row) alone, so that its draws do not depend on workers;
             returns the new pair. It may shorten a sequence, never lengthen it.
         columns: the metadata columns and tracks wanted; None is all. ``index`` is always there.
         seed: keys the transform's generator; 0 or more.
+        verify: check the CRC-32 and the content of each 64 KiB block the first time this process reads from it.
 
     Raises:
         StoreError: the file is no store, or has no such split.
         ValueError: a column does not exist, or an argument has the wrong type.
     """
 
-    _DERIVED = frozenset({"_rows", "_reading"})  # made from the store; none of it travels in a pickle
+    _DERIVED = frozenset({"_rows", "_reader", "_size"})  # made from the store; none of it travels in a pickle
 
     def __init__(
         self,
-        data: Path | str | Store,
+        data: Data | Store | ShardedStore,
         split: str | None = None,
         transform: Transform | None = None,
         columns: Iterable[str] | None = None,
         seed: int = 0,
+        verify: bool = True,
     ) -> None:
-        self.store = data if isinstance(data, Store) else Store(data)
+        self.store = open_store(data)
+        self.verify = verify
         self.split = split
         self.transform = transform
         self.seed = seed
@@ -117,7 +157,7 @@ class SequenceDataset(Dataset[Sample]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.store) if self._rows is None else len(self._rows)
+        return self._size
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample.
@@ -133,43 +173,29 @@ class SequenceDataset(Dataset[Sample]):
             IndexError: the index is out of range.
             TypeError: the index is no integer.
         """
-        num_sequences, rows, last, ends, values, num_values, numbers, texts, tracks = self._reading
         i = index if type(index) is int else self._as_int(index)
-        if not 0 <= i < num_sequences:
-            if not -num_sequences <= i < 0:
-                raise IndexError(
-                    f"index {index} is out of range; expected {-num_sequences} <= index < {num_sequences}"
-                )
-            i += num_sequences
-        row = i if rows is None else rows[i]
-        if row > last:
-            self.store.sequence(row)  # says what is damaged; an IndexError would end a loop without a word
-        after = row + 1
-        start, end = ends[row], ends[after]
-        if not start <= end <= num_values:
-            self.store.sequence(row)
-        sequence = values[start:end].copy()
-        metadata: dict[str, Any] = {"index": row}
-        for name, column in numbers:
-            metadata[name] = column[row]
-        try:
-            for name, column, text, text_ends, num_bytes in texts:
-                first, stop = text_ends[row], text_ends[after]
-                if not first <= stop <= num_bytes:
-                    column[row]  # says what is damaged
-                metadata[name] = text[first:stop].tobytes().decode()
-        except UnicodeDecodeError:
-            column[row]
-            raise
-        for name, track in tracks:
-            metadata[name] = track[start:end].copy()
-        if self.transform is None:
-            return sequence, metadata
-        return self._transformed(sequence, metadata, row)
+        if not 0 <= i < self._size:
+            if not -self._size <= i < 0:
+                raise IndexError(f"index {index} is out of range; expected {-self._size} <= index < {self._size}")
+            i += self._size
+        row = i if self._rows is None else self._rows[i]
+        sample = self._reader.sample(row)
+        return sample if self.transform is None else self._transformed(*sample, row)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """Return the samples of one batch, in the order of ``indices``."""
-        return [self[index] for index in indices]
+    def __getitems__(self, indices: Sequence[int]) -> RaggedBatch:
+        """Return the samples of one batch, in the order of ``indices``; raises as ``__getitem__``.
+
+        Without a transform they are read when the batch is looked at, or collated in one go.
+        """
+        num_classes = len(self.store.classes)
+        if self.transform is None and type(self).__getitem__ is SequenceDataset.__getitem__:
+            index = np.array(indices)
+            # Whatever is not plain integers in range goes one by one, which says what is wrong.
+            if index.ndim == 1 and index.dtype.kind in "iu" and index.size and 0 <= index.min() \
+                    and index.max() < self._size:
+                rows = index.astype(np.int64, copy=False) if self._rows is None else self._rows[index]
+                return RaggedBatch(None, num_classes, self._reader.plan(rows), self._reader.sample)
+        return RaggedBatch([self[index] for index in indices], num_classes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._DERIVED}
@@ -181,7 +207,7 @@ class SequenceDataset(Dataset[Sample]):
     @property
     def lengths(self) -> Lengths:
         """Elements per sequence, in the order of this dataset; sliceable, computed where asked for."""
-        return Lengths(self.store, self._rows)
+        return Lengths(self._reader, self._rows, self._size)
 
     @property
     def classes(self) -> list[str]:
@@ -213,26 +239,11 @@ class SequenceDataset(Dataset[Sample]):
             ) from None
 
     def _prepare(self) -> None:
-        """Gather what ``__getitem__`` reads: a call of a method or an attribute per column would double its time."""
-        store = self.store
         if self.transform is not None:
             self._epoch.share_memory_()
-        self._rows = None if self.split is None else store.split_rows(self.split)
-        columns = [(name, store.metadata[name]) for name in self.columns if name in store.metadata]
-        # Memoryviews give Python ints, in half the time of NumPy's.
-        self._reading = (
-            len(self),
-            None if self._rows is None else self._rows.data,
-            len(store) - 1,
-            store.offsets.data,
-            store.values,
-            len(store.values),
-            [(name, _label_reader(store, column) if name == "label" else column)
-             for name, column in columns if not isinstance(column, TextColumn)],
-            [(name, column, column.values.data, column.offsets.data, len(column.values))
-             for name, column in columns if isinstance(column, TextColumn)],
-            [(name, store.tracks[name]) for name in self.columns if name in store.tracks],
-        )
+        self._reader = _open_reader(self.store, self.columns, self.verify)
+        self._rows = None if self.split is None else self._reader.split(self.split)
+        self._size = len(self.store) if self._rows is None else len(self._rows)
 
     def _transformed(self, sequence: np.ndarray, metadata: dict[str, Any], row: int) -> Sample:
         assert self.transform is not None
@@ -253,19 +264,17 @@ class SequenceDataset(Dataset[Sample]):
         if result[0].ndim == 0 or len(result[0]) > num_elements:
             raise SeqpipeError(f"{where} made shape {result[0].shape} of {num_elements} elements; it may shorten a "
                                "sequence, never lengthen it")
+        alphabet, tokens = self.store.alphabet, result[0]
+        if alphabet is not None and tokens.dtype.kind in "iu" and tokens.size:
+            # A network would crash on it, far from here.
+            if tokens.min() < 0 or tokens.max() >= alphabet.num_tokens:
+                raise SeqpipeError(f"{where} made tokens {tokens.min()} to {tokens.max()}; expected 0 <= token < "
+                                   f"{alphabet.num_tokens}")
         return result
 
 
-def _label_reader(store: Store, column: np.ndarray) -> Any:
-    """Return the label column in the type samples have: int64 classes, float32 numbers."""
-    return _Float32(column) if store.header["label_type"] == "number" else column
-
-
-class _Float32:
-    """Float64 numbers read as float32."""
-
-    def __init__(self, column: Any) -> None:
-        self._column = column
-
-    def __getitem__(self, row: int) -> np.float32:
-        return np.float32(self._column[row])
+def _open_reader(store: Store | ShardedStore, columns: list[str], verify: bool) -> Reader:
+    if isinstance(store, Store):
+        return StoreReader(store, columns, verify=verify)
+    return ShardedReader(store.bounds, lambda k: StoreReader(store.shard(k), columns, verify=verify),
+                         {name: rows.counts for name, rows in store.splits.items()})

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from seqpipe.alphabet import Alphabet
+from seqpipe.checking import Checked, Rule, ascending, finite, within
 from seqpipe.errors import StoreError
 from seqpipe.header import MAX_HEADER, header_problem
 from seqpipe.layout import block_checksums, column_name, dataset_name, num_blocks
@@ -56,7 +57,23 @@ class TextColumn:
             raise StoreError(f"{self._place}: text {i} is no UTF-8 ({error}); run: seqpipe verify") from None
 
 
-Column = np.ndarray | TextColumn
+class ListColumn:
+    """(N,) arrays of int32 class numbers, held end to end; read one at a time."""
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
+        self.values, self.offsets = values, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        """Return the class numbers of row ``i``, 0 <= i < N, as an array of its own."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"index {i} is out of range; expected 0 <= index < {len(self)}")
+        return self.values[int(self.offsets[i]) : int(self.offsets[i + 1])].copy()
+
+
+Column = np.ndarray | TextColumn | ListColumn
 
 
 class Store:
@@ -68,7 +85,7 @@ class Store:
         arrays: every array by its path inside the file, read-only.
         values: (M,) token ids or (M, C) features of all sequences end to end.
         offsets: (N+1,) uint64; sequence i is ``values[offsets[i]:offsets[i + 1]]``.
-        metadata: (N,) numbers or texts by column, in the order of the input.
+        metadata: (N,) numbers, texts or lists of class numbers by column, in the order of the input.
         tracks: (M,) numbers by name, aligned with ``values``.
         splits: ascending (n,) uint64 row numbers by name.
         checksums: (blocks,) uint32 by the path of the array they are of.
@@ -76,7 +93,10 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.arrays = _map_arrays(self.path, locate(self.path))
+        self._extents = locate(self.path)
+        self._map = _map_file(self.path)
+        self.arrays = {name: _map_array(self.path, self._map, extent) for name, extent in self._extents.items()}
+        self._checked: dict[str, Checked] = {}
         self.checksums = {
             name.removeprefix("checksums/"): array
             for name, array in self.arrays.items() if name.startswith("checksums/")
@@ -144,12 +164,10 @@ class Store:
             StoreError: the offsets of this row are damaged, or there is no such row.
         """
         if not 0 <= row < len(self):
-            # Not IndexError, which ends a loop over a dataset without a word: the row is a split's.
-            raise StoreError(f"{self.path}: no row {row}; expected 0 <= row < {len(self)}; run: seqpipe verify "
-                             f"{self.path}", path=self.path)
+            raise self.no_row(row)
         start, end = self._ends[row], self._ends[row + 1]
         if not start <= end <= len(self.values):
-            raise self._bad_offsets(row)
+            raise self.bad_offsets("offsets", row)
         return self.values[start:end]
 
     def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
@@ -172,14 +190,20 @@ class Store:
             starts, stops = self.offsets[index], self.offsets[index + 1]
         bad = (starts > stops) | (stops > len(self.values))
         if bad.any():
-            raise self._bad_offsets(int(numbers[int(np.argmax(bad))]))
+            raise self.bad_offsets("offsets", int(numbers[int(np.argmax(bad))]))
         return (stops - starts).astype(np.int64)
 
-    def _bad_offsets(self, row: int) -> StoreError:
-        return StoreError(
-            f"{self.path}: /offsets[{row}:{row + 2}] is {self._ends[row]}, {self._ends[row + 1]}; expected "
-            f"start <= end <= {len(self.values)}; run: seqpipe verify {self.path}", path=self.path,
-        )
+    def no_row(self, row: int) -> StoreError:
+        """Return the error of a row that is not there: it comes from a split, and an IndexError would end a loop."""
+        return StoreError(f"{self.path}: no row {row}; expected 0 <= row < {len(self)}; run: seqpipe verify "
+                          f"{self.path}", path=self.path)
+
+    def bad_offsets(self, name: str, row: int) -> StoreError:
+        """Return the error of a row whose offsets, in the array ``name``, do not ascend or pass the end."""
+        start, end = self.arrays[name][row : row + 2].tolist()
+        total = len(self.arrays[name.removesuffix("offsets") + "values"])
+        return StoreError(f"{self.path}: /{name}[{row}:{row + 2}] is {start}, {end}; expected start <= end <= {total}; "
+                          f"run: seqpipe verify {self.path}", path=self.path)
 
     def split_rows(self, split: str) -> np.ndarray:
         """Return the ascending row numbers of a split.
@@ -195,6 +219,59 @@ class Store:
             )
         return self.splits[split]
 
+    def checked(self, name: str) -> Checked:
+        """Return the array at ``name`` inside the file so that reading checks each block on its first touch."""
+        if name not in self._checked:
+            self._checked[name] = Checked(
+                self.arrays[name], self.checksums[name], self._rule(name),
+                lambda finding, low, high: StoreError(
+                    f"{self.path}: damaged: /{name}{finding}{self.hit(name, low, high)}; copy it again, or make it "
+                    f"again with preprocess; for all that is off run: seqpipe verify {self.path}", path=self.path),
+                lambda start, stop: self.advise(name, "MADV_WILLNEED", start, stop),
+            )
+        return self._checked[name]
+
+    def advise(self, name: str, advice: str, start: int, stop: int) -> None:
+        """Tell the system how the bytes ``start`` to ``stop`` of an array will be read, where it listens."""
+        if hasattr(mmap, advice):
+            first = self._extents[name].offset + start
+            page = first - first % mmap.PAGESIZE
+            self._map.madvise(getattr(mmap, advice), page, first + stop - start - page)
+
+    def hit(self, name: str, low: int, high: int) -> str:
+        """Return in words which records the bytes ``low`` to ``high`` of an array belong to, where to any."""
+        group, _, rest = name.partition("/")
+        array = self.arrays[name]
+        if not array.size or not len(self) or group not in ("values", "offsets", "metadata", "tracks"):
+            return ""
+        width = array.nbytes // len(array)
+        first, last = low // width, -(-high // width) - 1
+        ends = self.offsets if group in ("values", "tracks") else \
+            self.arrays[name.removesuffix("values") + "offsets"] if rest.endswith("/values") else None
+        if ends is not None:
+            first, last = (np.searchsorted(ends, np.array([first, last], ends.dtype), "right") - 1).tolist()
+        first, last = max(0, min(first, len(self) - 1)), max(0, min(last, len(self) - 1))
+        ids = self.metadata.get("id")
+        try:
+            names = f" ({ids[first]!r} to {ids[last]!r})" if isinstance(ids, TextColumn) else ""
+        except StoreError:
+            names = ""
+        return f": rows {first} to {last} (0-based){names}"
+
+    def _rule(self, name: str) -> Rule | None:
+        """Return what the numbers of an array must be, besides what its checksums say."""
+        group, _, rest = name.partition("/")
+        if name == "values":
+            return finite(allow_nan=False) if self.alphabet is None else within("token", 1, self.alphabet.num_tokens)
+        if name == "offsets" or rest.endswith("/offsets"):
+            total = len(self.arrays[name.removesuffix("offsets") + "values"])
+            return ascending(f"start <= end <= {total}", total, strict=False)
+        if group == "splits":
+            return ascending(f"rows that ascend, each < {len(self)}", len(self) - 1, strict=True)
+        if name in ("metadata/label", "metadata/label/values") and self.header["label_type"] != "none":
+            return within("label", 0, len(self.classes)) if self.classes else finite(allow_nan=False)
+        return None
+
     def _group(self, group: str) -> dict[str, Column]:
         """Return the members of a group: arrays, or text columns of values + offsets."""
         members: dict[str, Column] = {}
@@ -207,8 +284,9 @@ class Store:
                 if not part:
                     members[column] = array
                 elif part == "values":
-                    members[column] = TextColumn(array, self.arrays[f"{group}/{link}/offsets"],
-                                                 f"{self.path}: /{group}/{link}")
+                    ends = self.arrays[f"{group}/{link}/offsets"]
+                    members[column] = TextColumn(array, ends, f"{self.path}: /{group}/{link}") \
+                        if array.dtype == "u1" else ListColumn(array, ends)
         return members
 
     def _check_checksums(self) -> None:
@@ -268,8 +346,9 @@ class Store:
                 self._damaged(f"/{name} has shape {array.shape}, expected ({rows},)")
         elif part == "values":
             offsets = self.arrays.get(f"metadata/{column}/offsets")
-            if offsets is None or offsets.shape != (rows + 1,) or array.dtype != "u1" or array.ndim != 1:
-                self._damaged(f"/metadata/{column} is no text column of {rows} rows")
+            if offsets is None or offsets.shape != (rows + 1,) or array.dtype not in ("u1", "<i4") \
+                    or array.ndim != 1:
+                self._damaged(f"/metadata/{column} is no text column of {rows} rows, nor one of class numbers")
             else:
                 self._check_offsets(f"metadata/{column}/offsets", offsets, len(array))
         elif f"metadata/{column}/values" not in self.arrays:
@@ -283,10 +362,11 @@ class Store:
 
     def _check_header(self) -> None:
         """Refuse a header that does not belong to these arrays."""
-        label, kinds = self.metadata.get("label"), {"class": "iu", "number": "f", "none": None}
-        kind = kinds[self.header["label_type"]]
-        if kind is not None and (not isinstance(label, np.ndarray) or label.dtype.kind not in kind):
-            self._damaged(f"/metadata/label does not hold labels of the type {self.header['label_type']!r}")
+        label, label_type = self.metadata.get("label"), self.header["label_type"]
+        kind = label.dtype.kind if isinstance(label, np.ndarray) else "list" if isinstance(label, ListColumn) else None
+        kinds = {"class": ("i", "u"), "number": ("f",), "multilabel": ("list",)}
+        if label_type != "none" and kind not in kinds[label_type]:
+            self._damaged(f"/metadata/label does not hold labels of the type {label_type!r}")
         sizes = {name: len(rows) for name, rows in self.splits.items()} | {"all": len(self)}
         found = {name: part["sequences"] for name, part in self.header["splits"].items()}
         if found != sizes or self.header["splits"]["all"]["values"] != len(self.values):
@@ -296,20 +376,21 @@ class Store:
         raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
 
 
-def _map_arrays(path: Path, extents: dict[str, Extent]) -> dict[str, np.ndarray]:
-    """Map the file once and return each array as a plain read-only ndarray over it."""
+def _map_file(path: Path) -> mmap.mmap:
     try:
         with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be mapped into memory ({error}); copy it to a local disk",
                          path=path) from None
-    arrays = {}
-    for name, extent in extents.items():
-        if extent.offset + extent.num_bytes > len(mapped):
-            raise StoreError(f"{path}: the file shrank while it was opened; open it again", path=path)
-        count = math.prod(extent.shape)
-        array = np.frombuffer(mapped, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
-        arrays[name] = array.reshape(extent.shape)
-        arrays[name].flags.writeable = False
-    return arrays
+
+
+def _map_array(path: Path, mapped: mmap.mmap, extent: Extent) -> np.ndarray:
+    """Return one array as a plain read-only ndarray over the map."""
+    if extent.offset + extent.num_bytes > len(mapped):
+        raise StoreError(f"{path}: the file shrank while it was opened; open it again", path=path)
+    count = math.prod(extent.shape)
+    array = np.frombuffer(mapped, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
+    array = array.reshape(extent.shape)
+    array.flags.writeable = False
+    return array

@@ -376,7 +376,7 @@ def test_what_belongs_to_a_path_is_refused_with_a_dataset(amp_store):
     """Rather than left out."""
     dataset = SequenceDataset(amp_store)
     for options in ({"split": "train"}, {"transform": jitter}):
-        with pytest.raises(ValueError, match="split and transform go with a path"):
+        with pytest.raises(ValueError, match="split, transform and verify go with a path"):
             get_dataloader(dataset, **options)
 
 
@@ -430,4 +430,6 @@ def test_a_token_outside_the_alphabet_is_an_error_that_names_the_row(make_store,
     for command in ([*run, str(tmp_path / "bad")],
                     ["predict", "--checkpoint", checkpoint, "--data", str(path), "--out", str(tmp_path / "p.tsv")]):
         assert main(command) == 1
-        assert "row 7 holds token 200, expected tokens < 6; run: seqpipe verify" in capsys.readouterr().err
+        message = capsys.readouterr().err
+        assert "/values: bytes 0 to 80 (block 0) fail their CRC-32: rows 0 to 19 (0-based) ('r0' to 'r19')" in message
+        assert f"run: seqpipe verify {path}" in message

@@ -20,6 +20,7 @@ from seqpipe.errors import SeqpipeError, StoreError
 from seqpipe.loading import get_dataloader
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
+from tests.attacks.files import rebuild
 
 FASTA = ">a first\nACGT\n>b\nGG\n>c third\nTTTTTTT\n>d\nA\n>e\nCCGG\n"
 SEQUENCES = ["ACGT", "GG", "TTTTTTT", "A", "CCGG"]
@@ -34,9 +35,10 @@ def path(make_store):
 @pytest.fixture
 def tracked(path):
     """An open store with a track, a number per element."""
-    store = Store(path)
-    store.tracks["quality"] = np.arange(len(store.values), dtype="f4")
-    return store
+    def add(arrays, header):
+        arrays["tracks/quality"] = np.arange(len(arrays["values"]), dtype="f4")
+
+    return Store(rebuild(path, path.with_name("tracked.h5"), add))
 
 
 def same(left, right):
@@ -82,9 +84,11 @@ def test_what_is_no_integer_is_refused_with_the_way_out(path, index):
 
 def test_an_empty_split_is_an_empty_dataset(path):
     """It iterates to nothing and has no item 0."""
-    store = Store(path)
-    store.splits["none"] = np.empty(0, np.uint64)
-    dataset = SequenceDataset(store, "none")
+    def add(arrays, header):
+        arrays["splits/none"] = np.empty(0, "<u8")
+        header["splits"]["none"] = {"sequences": 0, "values": 0}
+
+    dataset = SequenceDataset(rebuild(path, path.with_name("empty.h5"), add), "none")
 
     assert (len(dataset), list(dataset), np.asarray(dataset.lengths).tolist()) == (0, [], [])
     with pytest.raises(IndexError):
@@ -151,14 +155,16 @@ def test_a_split_holds_its_rows_only(amp_store):
         SequenceDataset(amp_store, "dev")
 
 
-def test_a_damaged_offset_is_a_store_error(path):
-    """Never another sequence's values."""
-    store = Store(path)
-    store.offsets = store.offsets.copy()
-    store.offsets[2] = 10**6
-    store._ends = store.offsets.data
-    with pytest.raises(StoreError, match=r"offsets\[1:3\]"):
-        SequenceDataset(store)[1]
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_damaged_offset_is_a_store_error(path, verify):
+    """Never another sequence's values, whether blocks are verified or not."""
+    def spoil(arrays, header):
+        arrays["offsets"][2] = 10**6
+
+    dataset = SequenceDataset(rebuild(path, path.with_name("spoiled.h5"), spoil), verify=verify)
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: dataset.lengths[1]):
+        with pytest.raises(StoreError, match=r"offsets\[1:3\]|offsets\[2:4\]"):
+            read()
 
 
 # ---- columns, tracks ----------------------------------------------------------------------
@@ -359,6 +365,8 @@ def test_the_epoch_of_the_dataset_is_pickled(amp_store):
     (lambda s, m, r: (s, "x"), r"returned \(ndarray, str\); expected the pair"),
     (lambda s, m, r: (np.repeat(s, 2), m), r"made shape \(4,\) of 2 elements; it may shorten"),
     (lambda s, m, r: (np.array(1), m), r"made shape \(\) of 2 elements"),
+    (lambda s, m, r: (s + np.uint8(4), m), r"made tokens 7 to 7; expected 0 <= token < 6"),
+    (lambda s, m, r: (s - np.int64(4), m), r"made tokens -1 to -1; expected 0 <= token < 6"),
 ])
 def test_a_wrong_result_of_a_transform_is_refused(path, result, message):
     """The message names store, row and what came back."""

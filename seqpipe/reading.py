@@ -1,0 +1,391 @@
+"""Read samples and whole batches of rows; each block of the file is checked on its first touch.
+
+Place in the flow: store -> [reading] -> sequences, collate.
+
+A reader has two doors: ``sample(row)`` and ``plan(rows)``. A plan knows the lengths of its B
+sequences; labels and ids are gathered when they are asked for, and the bytes of sequences and
+tracks go straight from the map to where the caller wants them: no array is made per sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqpipe.checking import Checked
+from seqpipe.joined import Joined, locate_part, parts_of
+from seqpipe.layout import dataset_name
+from seqpipe.store import ListColumn, Store, TextColumn
+from seqpipe.transforms import Sample
+
+try:
+    from resource import RUSAGE_SELF, getrusage
+except ImportError:  # Windows
+    getrusage = None  # type: ignore[assignment]
+
+PROBE = 16  # batches between two looks at whether the file is in memory
+SOME_FAULTS = 4  # page faults that waited for the disk, between two looks
+
+
+class Pieces:
+    """N pieces of a flat array, found by their offsets."""
+
+    def __init__(self, store: Store, name: str, offsets: Checked, total: int) -> None:
+        self._store, self._name, self._total = store, name, total
+        self._checked, self._array, self._ends = offsets, offsets.array, offsets.array.data
+        self._last = len(offsets.array) - 2
+
+    def one(self, row: int) -> tuple[int, int]:
+        """Return where piece ``row`` >= 0 starts and ends.
+
+        Raises:
+            StoreError: there is no such row, or its offsets are damaged.
+        """
+        if row > self._last:
+            raise self._store.no_row(row)
+        if self._checked.left:
+            self._checked.touch(row, row + 2)
+        start, stop = self._ends[row], self._ends[row + 1]
+        if not start <= stop <= self._total:
+            raise self._store.bad_offsets(self._name, row)
+        return start, stop
+
+    def many(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return starts and lengths of (B,) int64 rows >= 0 as int64, and the largest length; raises as ``one``."""
+        after = rows + 1
+        try:
+            starts, stops = self._array[rows], self._array[after]
+        except IndexError:
+            raise self._store.no_row(int(rows.max())) from None
+        if self._checked.left:
+            self._checked.touch_items(rows)
+            self._checked.touch_items(after)
+        if not len(rows):
+            return starts.view(np.int64), starts.view(np.int64), 0
+        lengths = stops - starts  # unsigned: where the order is wrong, a length beyond all
+        longest = int(lengths.max())
+        if longest > self._total or stops.max() > self._total:
+            wrong = (lengths > self._total) | (stops > self._total)
+            raise self._store.bad_offsets(self._name, int(rows[np.argmax(wrong)]))
+        return starts.view(np.int64), lengths.view(np.int64), longest
+
+
+class Flat:
+    """The elements of all sequences, or of a track, end to end in one array of the map.
+
+    Attributes:
+        dtype: of a number; tail: shape of an element; width: its bytes.
+    """
+
+    def __init__(self, store: Store, name: str, checked: Checked) -> None:
+        self._store, self._name, self._checked = store, name, checked
+        array = checked.array
+        self.dtype, self.tail = array.dtype, array.shape[1:]
+        self.width = array.itemsize * int(np.prod(self.tail, dtype=np.int64))
+        self._array, self._bytes = array, array.reshape(-1).view(np.uint8).data
+        self._shuffled = False
+
+    def touch(self, start: int, stop: int) -> None:
+        """Check the blocks of some elements, where that is still to be done."""
+        if self._checked.left and start < stop:
+            self._checked.touch(start, stop)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return some elements as an array of its own."""
+        self.touch(start, stop)
+        return self._array[start:stop].copy()
+
+    def copy(self, plan: Plan, target: memoryview, places: np.ndarray) -> None:
+        """Copy the B pieces of a plan to the bytes of ``target`` that begin at ``places``."""
+        starts, lengths, width = plan.starts, plan.lengths, self.width
+        if self._checked.left:
+            self._checked.touch_ranges(starts, starts + lengths, plan.longest)
+        if width > 1:
+            starts, lengths = starts * width, lengths * width
+        source = self._bytes
+        for start, size, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
+            target[place : place + size] = source[start : start + size]
+
+    def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
+        """Have the system fetch B pieces from the disk, all at once."""
+        first, size = (starts * self.width).tolist(), (lengths * self.width).tolist()
+        if not self._shuffled and first != sorted(first):
+            # Reading ahead of shuffled accesses would fetch the whole file.
+            self._store.advise(self._name, "MADV_RANDOM", 0, len(self._bytes))
+            self._shuffled = True
+        for start, count in zip(first, size, strict=True):
+            if count:
+                self._store.advise(self._name, "MADV_WILLNEED", start, start + count)
+
+
+class Coldness:
+    """Whether batches wait for the disk, told by the page faults of one batch in sixteen."""
+
+    def __init__(self) -> None:
+        self._cold, self._batches, self._faults = False, PROBE - 1, 0
+
+    def next_batch(self) -> bool:
+        """Say whether to ask the disk for the whole next batch ahead of reading it."""
+        if getrusage is None:
+            return False
+        self._batches += 1
+        phase = self._batches % PROBE
+        if phase == 0:  # this batch is read without asking ahead, to see whether it waits
+            self._cold = False
+            self._new_faults()
+        elif phase == 1:
+            self._cold = self._new_faults() >= SOME_FAULTS
+        return self._cold
+
+    def _new_faults(self) -> int:
+        before, self._faults = self._faults, getrusage(RUSAGE_SELF).ru_majflt
+        return self._faults - before
+
+
+class SplitRows:
+    """The rows of a split, in blocks that are checked when they are touched."""
+
+    def __init__(self, rows: Any, checked: Checked | None) -> None:
+        self._rows, self._checked = rows, checked
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an int for an integer 0 <= key < len(self), int64 for an index array or a slice."""
+        checked = self._checked if self._checked is not None and self._checked.left else None
+        if isinstance(key, int):
+            if checked:
+                checked.touch(key, key + 1)
+            return int(self._rows[key])
+        if checked and isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            checked.touch(0, len(self)) if step != 1 else checked.touch(start, stop) if start < stop else None
+        elif checked:
+            checked.touch_items(key)
+        return self._rows[key].astype(np.int64)
+
+
+class StoreReader:
+    """Reads one store.
+
+    Args:
+        store: to read.
+        columns: the metadata columns and tracks wanted.
+        verify: check each block on its first touch.
+
+    Attributes:
+        flats: the elements of the sequences, by None, and of each track, by name.
+    """
+
+    def __init__(self, store: Store, columns: Sequence[str], *, verify: bool) -> None:
+        def checked(name: str) -> Checked:
+            return store.checked(name) if verify else Checked(store.arrays[name], None)
+
+        def pieces(path: str) -> tuple[Pieces, Flat]:
+            flat = Flat(store, f"{path}values", checked(f"{path}values"))
+            total = len(store.arrays[f"{path}values"])
+            return Pieces(store, f"{path}offsets", checked(f"{path}offsets"), total), flat
+
+        self._store, self._opened, self._coldness = store, checked, Coldness()
+        self.sequences, values = pieces("")
+        self.flats: dict[str | None, Flat] = {None: values}
+        self.numbers: dict[str, tuple[Checked, np.dtype]] = {}
+        self.texts: dict[str, tuple[Pieces, Flat, TextColumn]] = {}
+        self.lists: dict[str, tuple[Pieces, Flat]] = {}
+        for name in columns:
+            column, path = store.metadata.get(name), f"metadata/{dataset_name(name)}"
+            if isinstance(column, TextColumn):
+                self.texts[name] = (*pieces(path + "/"), column)
+            elif isinstance(column, ListColumn):
+                self.lists[name] = pieces(path + "/")
+            elif column is not None:
+                number = name == "label" and store.header["label_type"] == "number"
+                self.numbers[name] = checked(path), np.dtype(np.float32) if number else column.dtype
+            elif name in store.tracks:
+                path = f"tracks/{dataset_name(name)}"
+                self.flats[name] = Flat(store, path, checked(path))
+
+    def sample(self, row: int) -> Sample:
+        """Return the sequence and the metadata of one row >= 0, in arrays of their own.
+
+        Raises:
+            StoreError: there is no such row, or what is read of it is damaged.
+        """
+        start, stop = self.sequences.one(row)
+        metadata: dict[str, Any] = {"index": row}
+        for name, (checked, dtype) in self.numbers.items():
+            if checked.left:
+                checked.touch(row, row + 1)
+            number = checked.array[row]
+            metadata[name] = number if number.dtype == dtype else dtype.type(number)
+        for name in self.texts:
+            metadata[name] = self.text(name, row)
+        for name, (pieces, flat) in self.lists.items():
+            metadata[name] = flat.read(*pieces.one(row))
+        for key, flat in self.flats.items():
+            if key is not None:
+                metadata[key] = flat.read(start, stop)
+        return self.flats[None].read(start, stop), metadata
+
+    def plan(self, rows: np.ndarray) -> Plan:
+        """Return the reading of (B,) int64 rows >= 0; raises as ``sample``."""
+        plan = Plan(self, rows)
+        if self._coldness.next_batch():
+            for flat in self.flats.values():
+                flat.will_need(plan.starts, plan.lengths)
+        return plan
+
+    def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return the lengths of some rows >= 0 as int64; raises as ``sample``."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self._store)))
+        return self.sequences.many(rows)[1]
+
+    def split(self, name: str) -> SplitRows:
+        """Return the rows of a split."""
+        rows = self._store.split_rows(name)
+        return SplitRows(rows, self._opened(f"splits/{dataset_name(name)}"))
+
+    def text(self, name: str, row: int) -> str:
+        """Return the text of one row in the column ``name``; raises as ``sample``."""
+        pieces, flat, column = self.texts[name]
+        flat.touch(*pieces.one(row))
+        return column[row]
+
+
+class Plan:
+    """The reading of B rows of one store.
+
+    Attributes:
+        rows: (B,) int64.
+        starts: (B,) int64, where each sequence starts among all elements.
+        lengths: (B,) int64; ``longest`` is the largest of them.
+        flats: dtype, shape and width of the elements of sequences (None) and tracks, as ``Flat`` has them.
+    """
+
+    __slots__ = ("_reader", "rows", "starts", "lengths", "longest")
+
+    def __init__(self, reader: StoreReader, rows: np.ndarray) -> None:
+        self._reader, self.rows = reader, rows
+        self.starts, self.lengths, self.longest = reader.sequences.many(rows)
+
+    @property
+    def flats(self) -> dict[str | None, Flat]:
+        return self._reader.flats
+
+    def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:
+        """Copy the sequences (None), or the pieces of a track, to the bytes of ``target`` that begin at ``places``."""
+        self._reader.flats[name].copy(self, target, places)
+
+    def labels(self) -> np.ndarray | list[np.ndarray] | None:
+        """Return (B,) int64 class numbers or float32 numbers, or B lists of class numbers, or None."""
+        reader = self._reader
+        if "label" in reader.numbers:
+            checked, dtype = reader.numbers["label"]
+            if checked.left:
+                checked.touch_items(self.rows)
+            return checked.array[self.rows].astype(np.float32 if dtype.kind == "f" else np.int64, copy=False)
+        if "label" in reader.lists:
+            pieces, flat = reader.lists["label"]
+            return [flat.read(*pieces.one(row)) for row in self.rows.tolist()]
+        return None
+
+    @property
+    def has_ids(self) -> bool:
+        return "id" in self._reader.texts
+
+    def ids(self) -> list[str]:
+        """Return the B ids."""
+        return [self._reader.text("id", row) for row in self.rows.tolist()]
+
+
+class ShardedReader:
+    """Reads many stores as one; the reader of a shard is made when one of its rows is read first.
+
+    Args:
+        bounds: the rows before each shard, and of all at the end.
+        open_shard: returns the reader of shard k.
+        splits: the numbers of rows of each split by shard.
+    """
+
+    def __init__(self, bounds: list[int], open_shard: Callable[[int], StoreReader],
+                 splits: dict[str, list[int]]) -> None:
+        self._bounds, self._open_shard, self._splits = bounds, open_shard, splits
+        self._readers: dict[int, StoreReader] = {}
+
+    def shard(self, k: int) -> StoreReader:
+        """Return the reader of shard ``k``."""
+        if k not in self._readers:
+            self._readers[k] = self._open_shard(k)
+        return self._readers[k]
+
+    def sample(self, row: int) -> Sample:
+        """As ``StoreReader.sample``."""
+        k, local = locate_part(self._bounds, row)
+        sequence, metadata = self.shard(k).sample(local)
+        metadata["index"] = row
+        return sequence, metadata
+
+    def plan(self, rows: np.ndarray) -> ShardedPlan:
+        """As ``StoreReader.plan``."""
+        return ShardedPlan(rows, [(which, self.shard(k).plan(rows[which] - self._bounds[k]))
+                                  for k, which in parts_of(self._bounds, rows)])
+
+    def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
+        """As ``StoreReader.lengths``."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self._bounds[-1]))
+        lengths = np.empty(len(rows), np.int64)
+        for k, which in parts_of(self._bounds, rows):
+            lengths[which] = self.shard(k).lengths(rows[which] - self._bounds[k])
+        return lengths
+
+    def split(self, name: str) -> SplitRows:
+        """As ``StoreReader.split``."""
+        return SplitRows(Joined(lambda k: self.shard(k).split(name)[:], self._splits[name], "<i8",
+                                shifts=self._bounds), None)
+
+
+class ShardedPlan:
+    """The reading of B rows that lie in several stores; attributes and methods as those of ``Plan``."""
+
+    def __init__(self, rows: np.ndarray, parts: list[tuple[np.ndarray, Plan]]) -> None:
+        self.rows, self._parts = rows, parts
+        self.lengths = np.empty(len(rows), np.int64)
+        for which, plan in parts:
+            self.lengths[which] = plan.lengths
+        self.longest = max(plan.longest for _, plan in parts)
+
+    @property
+    def flats(self) -> dict[str | None, Flat]:
+        return self._parts[0][1].flats
+
+    def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:
+        for which, plan in self._parts:
+            plan.copy(name, target, places[which])
+
+    def labels(self) -> np.ndarray | list[np.ndarray] | None:
+        found = [(which, plan.labels()) for which, plan in self._parts]
+        if found[0][1] is None:
+            return None
+        first = found[0][1]
+        labels = np.empty(len(self.rows), first.dtype if isinstance(first, np.ndarray) else object)
+        for which, part in found:
+            labels[which] = part
+        return labels if isinstance(first, np.ndarray) else list(labels)
+
+    @property
+    def has_ids(self) -> bool:
+        return self._parts[0][1].has_ids
+
+    def ids(self) -> list[str]:
+        ids = dict.fromkeys(range(len(self.rows)), "")
+        for which, plan in self._parts:
+            ids |= zip(which.tolist(), plan.ids(), strict=True)
+        return list(ids.values())
+
+
+Reader = StoreReader | ShardedReader
