@@ -16,14 +16,10 @@ def rank_and_size() -> tuple[int, int]:
     Raises:
         OptionError: RANK or WORLD_SIZE is set to no such number, or only one of them is.
     """
-    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None and size in (None, "1"):
-        return 0, 1
-    try:
-        assert rank is not None and size is not None
-        numbers = int(rank), int(size)
-        assert 0 <= numbers[0] < numbers[1]
-    except (AssertionError, ValueError):
-        raise OptionError(f"found RANK={rank} and WORLD_SIZE={size} in the environment; expected 0 <= RANK < WORLD_SIZE "
-                          "as torchrun sets them, or neither; unset them, or give rank and world_size") from None
-    return numbers
+    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    texts = found.get("RANK", "0"), found.get("WORLD_SIZE", "1")
+    rank, size = (int(text) if text.isdecimal() else -1 for text in texts)
+    if not 0 <= rank < size or (size > 1 and "RANK" not in found):
+        raise OptionError(f"found {found} in the environment; expected 0 <= RANK < WORLD_SIZE, as torchrun sets them, "
+                          "or neither; unset them, or give rank and world_size")
+    return rank, size
