@@ -23,9 +23,10 @@ Layer 1
     hashing             hash many strings, find those that stand twice
     bench_peers         the loaders people have today
     sampling            draw sequences by weight
+    windows             the order in which an epoch visits the sequences
     batch               one padded batch
 Layer 2
-    batching            plan batches from lengths alone
+    cutting             sort by length, cut into batches
     rundir              the folder of one training run
     splits              which split a record belongs to
     transforms          augmentation of samples as they are read
@@ -39,6 +40,7 @@ Layer 2
     tasks               what a network is trained for: outputs, loss, metrics
     device              choose the device, bring batches to it
 Layer 3
+    batching            plan batches from lengths alone
     store               read a store through one memory map
     throughput          sums over training steps: loss, rates, memory
     summary             numbers that describe many sequences

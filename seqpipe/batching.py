@@ -21,6 +21,7 @@ Terms:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
+from seqpipe.cutting import cut, largest, noisy, padded, sort_order
 from seqpipe.errors import LongSequenceError, OptionError
-from seqpipe.permutation import Permutation
 from seqpipe.sampling import draw
+from seqpipe.windows import RandomBits, Windows, uniform
 
 WINDOW = 2**18  # sequences planned together: a few ms of planning, some 10 MB
 MIXING = 0.018
-BLOCK = 256  # neighbours that share a window: a window then touches few pages of a mapped file
 ON_LONG = ("error", "truncate", "skip", "alone")
 
 
@@ -95,6 +96,10 @@ class PlanSettings:
         """The longest sequence that fits ``max_tokens``, and the length to which ``truncate`` cuts."""
         return None if self.max_tokens is None else self.max_tokens // self.pad_to_multiple * self.pad_to_multiple
 
+    def windows(self, num_sequences: int, epoch: int) -> Windows:
+        """Return the windows of an epoch of N >= 1 sequences."""
+        return Windows(num_sequences, self.window, self.batch_size or 1, self.shuffle, self.seed, epoch)
+
 
 @dataclass(frozen=True)
 class WindowPlan:
@@ -127,12 +132,6 @@ class WindowPlan:
         return (self[i] for i in range(len(self)))
 
 
-def count_windows(num_sequences: int, settings: PlanSettings) -> int:
-    """Return how many windows an epoch has: as few as allowed, of nearly one size."""
-    unit = settings.batch_size or 1
-    return min(-(-num_sequences // settings.window), -(-num_sequences // unit))
-
-
 def plan_window(
     lengths: Any, settings: PlanSettings, *, epoch: int, window: int, sums: np.ndarray | None = None,
     longest: int | None = None,
@@ -143,7 +142,7 @@ def plan_window(
         lengths: (N,), N >= 1.
         settings: see PlanSettings.
         epoch: 0-based.
-        window: 0 <= window < count_windows.
+        window: 0 <= window < len(settings.windows(N, epoch)).
         sums: (N,) running sum of weights (``sampling.cumulative_weights``): the window's sequences are
             drawn with replacement; None takes each once.
         longest: index of the longest of all sequences; with ``longest_first`` its window changes
@@ -152,49 +151,43 @@ def plan_window(
     Raises:
         LongSequenceError: a sequence is over ``max_tokens``, and ``on_long`` is ``error``.
     """
-    num_sequences = len(lengths)
-    if longest is not None and settings.longest_first and sums is None:
-        home = _window_of(longest, num_sequences, settings, epoch)
+    windows = settings.windows(len(lengths), epoch)
+    if settings.longest_first and longest is not None and sums is None:
+        home = windows.window_of(longest)
         window = {0: home, home: 0}.get(window, window)
-    start, stop = _window_bounds(num_sequences, settings, window)
-    bits = _RandomBits(settings.seed, epoch, window)
+    bits = RandomBits(settings.seed, epoch, window)
+    start, stop = windows.bounds(window)
     if sums is not None:
-        indices = draw(sums, bits.uniform(stop - start))
-    elif settings.shuffle and stop - start < num_sequences:
-        indices = _shuffled_blocks(num_sequences, start, stop, settings.seed, epoch)
+        indices = draw(sums, uniform(bits(stop - start)))
+        sizes = _int64(lengths[indices])
+    elif settings.shuffle and len(windows) > 1:
+        indices = windows.indices(window)
+        sizes = _int64(lengths[indices])
     else:
-        indices = np.arange(start, stop)
-    found = lengths[start:stop] if len(indices) and sums is None and indices[-1] - indices[0] == stop - start - 1 \
-        and indices[0] == start else lengths[indices]
-    sizes = np.asarray(found).astype(np.int64, copy=False)
-    noise = bits.raw(len(indices)) if settings.shuffle else None
-    if settings.drop_last and settings.max_tokens is None and stop == num_sequences and (
-            extra := num_sequences % (settings.batch_size or 1)):
-        kept = np.arange(len(indices) - extra) if noise is None else np.sort(_order(noise)[: len(indices) - extra])
-        indices, sizes, noise = indices[kept], sizes[kept], None if noise is None else noise[kept]
-    num_long = 0
-    if settings.longest_allowed is not None and len(sizes) and sizes.max() > settings.longest_allowed:
-        kept, sizes, num_long = _apply_on_long(indices, sizes, settings)
-        indices, noise = indices[kept], None if noise is None else noise[kept]
+        indices, sizes = np.arange(start, stop), lengths_between(lengths, start, stop)
+    noise = bits(len(indices)) if settings.shuffle else None
+    kept, sizes, num_long = _kept(indices, sizes, noise, settings, is_last=stop == len(lengths))
+    indices, noise = indices[kept], None if noise is None else noise[kept]
     if not len(indices):
         return WindowPlan(indices, np.zeros(1, np.int64), np.empty(0, np.int64), -1, num_long)
     shortest = int(indices[sizes.argmin()])
     if settings.bucket:
-        order = _order(_noisy(sizes, noise, settings.mixing))[::-1]
+        order = sort_order(noisy(sizes, noise, settings.mixing))[::-1]
     else:
-        order = np.arange(len(indices)) if noise is None else _order(noise)
-    indices, sizes = indices[order], sizes[order]
-    bounds = _cut(sizes, settings)
-    if settings.bucket and noise is None:
-        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        order = np.arange(len(indices)) if noise is None else sort_order(noise)
+    indices, sizes = indices[order], padded(sizes[order], settings.pad_to_multiple)  # from here on as cut
+    bounds = cut(sizes, batch_size=settings.batch_size, max_tokens=settings.max_tokens, falling=settings.bucket,
+                 drop_last=settings.drop_last)
+    visits = np.arange(len(bounds) - 1)
+    if settings.bucket and noise is not None:
+        visits = sort_order(bits(len(visits)))
+    elif settings.bucket:
+        for a, b in itertools.pairwise(bounds.tolist()):
             indices[a:b].sort()
         visits = np.argsort(indices[bounds[:-1]])
-    elif settings.bucket:
-        visits = np.argsort(bits.raw(len(bounds) - 1))
-    else:
-        visits = np.arange(len(bounds) - 1)
     if settings.longest_first and len(visits):
-        visits = _with_largest_first(visits, sizes, bounds, settings)
+        first = largest(sizes, bounds)
+        visits = np.concatenate([[first], visits[visits != first]])
     return WindowPlan(indices, bounds, visits, shortest, num_long)
 
 
@@ -207,7 +200,7 @@ def plan_batches(lengths: Any, *, epoch: int = 0, **options: Any) -> list[np.nda
     settings = PlanSettings(**options)
     longest = int(np.argmax(lengths)) if settings.longest_first and len(lengths) else None
     return [
-        batch for window in range(count_windows(len(lengths), settings))
+        batch for window in range(len(settings.windows(len(lengths), epoch)))
         for batch in plan_window(lengths, settings, epoch=epoch, window=window, longest=longest)
     ]
 
@@ -223,115 +216,48 @@ def padding_share(lengths: np.ndarray, batches: list[np.ndarray], *, pad_to_mult
         return 0.0
     sizes = np.array([len(batch) for batch in batches])
     flat = lengths[np.concatenate(batches)]
-    longest = _padded(np.maximum.reduceat(flat, np.cumsum(sizes) - sizes), pad_to_multiple)
+    longest = padded(np.maximum.reduceat(flat, np.cumsum(sizes) - sizes), pad_to_multiple)
     return 1 - int(flat.sum()) / int((sizes * longest).sum())
 
 
-class _RandomBits:
-    """A stream of 64-bit numbers that belongs to one window.
-
-    Bits of a bit generator are promised to stay the same in every NumPy version; numbers that a
-    ``Generator`` makes of them are not.
-    """
-
-    def __init__(self, seed: int, epoch: int, window: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, window)))
-
-    def raw(self, count: int) -> np.ndarray:
-        """Return (count,) uint64."""
-        return self._bits.random_raw(count)
-
-    def uniform(self, count: int) -> np.ndarray:
-        """Return (count,) float64, 0 <= number < 1."""
-        return _uniform(self.raw(count))
+def lengths_between(lengths: Any, start: int, stop: int) -> np.ndarray:
+    """Return ``lengths[start:stop]`` as int64."""
+    try:
+        return _int64(lengths[start:stop])
+    except TypeError:  # computed ones may take nothing but index arrays
+        return _int64(lengths[np.arange(start, stop)])
 
 
-def _uniform(raw: np.ndarray) -> np.ndarray:
-    return (raw >> np.uint64(11)) * 2.0**-53
+def _int64(sizes: Any) -> np.ndarray:
+    return np.asarray(sizes).astype(np.int64, copy=False)
 
 
-def _window_bounds(num_sequences: int, settings: PlanSettings, window: int) -> tuple[int, int]:
-    """Return where a window starts and stops in the visiting order: at a multiple of the batch size."""
-    unit = settings.batch_size or 1
-    units, count = -(-num_sequences // unit), count_windows(num_sequences, settings)
-    return window * units // count * unit, min(num_sequences, (window + 1) * units // count * unit)
-
-
-def _window_of(index: int, num_sequences: int, settings: PlanSettings, epoch: int) -> int:
-    """Return the window in which a sequence is visited."""
-    unit, count = settings.batch_size or 1, count_windows(num_sequences, settings)
-    if count == 1:
-        return 0
-    position = index
-    if settings.shuffle:
-        blocks = Permutation(-(-num_sequences // BLOCK), seed=settings.seed, epoch=epoch)
-        slot, last = blocks.inverse(np.array([index // BLOCK, len(blocks) - 1])).tolist()
-        position = slot * BLOCK + index % BLOCK - (-num_sequences % BLOCK if slot > last else 0)
-    # The inverse of window * units // count, in whole numbers.
-    return ((position // unit + 1) * count - 1) // -(-num_sequences // unit)
-
-
-def _shuffled_blocks(num_sequences: int, start: int, stop: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the sequences at positions start..stop when blocks of neighbours are visited in random order."""
-    blocks = Permutation(-(-num_sequences // BLOCK), seed=seed, epoch=epoch)
-    missing = -num_sequences % BLOCK  # in the last block of the store, wherever it is visited
-    last = int(blocks.inverse(np.array([len(blocks) - 1]))[0])
-    first = start // BLOCK
-    if start >= (last + 1) * BLOCK - missing:
-        first = (start + missing) // BLOCK
-    slots = np.arange(first, min(len(blocks), (stop + missing) // BLOCK + 1))
-    indices = (blocks(slots)[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-    indices = indices[indices < num_sequences]
-    skipped = start - first * BLOCK + (missing if first > last else 0)
-    return indices[skipped : skipped + stop - start]
-
-
-def _order(keys: np.ndarray) -> np.ndarray:
-    """Return (m,) int64, the argsort of uint64 keys; their lowest bits are given up.
-
-    The place of each key replaces its lowest bits, and the keys themselves are sorted: an order of
-    magnitude faster than argsort, and every sort gives the same result.
-    """
-    mask = np.uint64(2 ** max(1, (len(keys) - 1).bit_length()) - 1)
-    packed = keys & ~mask
-    packed |= np.arange(len(keys), dtype=np.uint64)
-    packed.sort()
-    packed &= mask
-    return packed.astype(np.int64)
-
-
-def _noisy(sizes: np.ndarray, noise: np.ndarray | None, mixing: float) -> np.ndarray:
-    """Return keys that sort by length: uint64 that order like the float64 numbers with their bits."""
-    if noise is None:
-        return sizes.astype(np.float64).view(np.uint64)
-    uniform = _uniform(noise)
-    # The part of the mean lets the short ones mix, whose padding is cheap; alone it would favour them too much.
-    return (sizes + uniform * (1 + mixing * (sizes + sizes.mean()))).view(np.uint64)
-
-
-def _padded(sizes: np.ndarray, multiple: int) -> np.ndarray:
-    sizes = np.maximum(sizes, 1)
-    return sizes if multiple == 1 else -(-sizes // multiple) * multiple
-
-
-def _apply_on_long(
-    indices: np.ndarray, sizes: np.ndarray, settings: PlanSettings
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return which sequences of a window stay, their lengths, and how many were over the budget."""
-    assert settings.longest_allowed is not None
+def _kept(
+    indices: np.ndarray, sizes: np.ndarray, noise: np.ndarray | None, settings: PlanSettings, *, is_last: bool
+) -> tuple[np.ndarray | slice, np.ndarray, int]:
+    """Return which sequences of a window stay, their lengths, and how many of them all were over the budget."""
+    if settings.longest_allowed is None:
+        extra = len(indices) % (settings.batch_size or 1) if settings.drop_last and is_last else 0
+        if not extra:
+            return slice(None), sizes, 0
+        # Before they are sorted: else the shortest would be left out in every epoch.
+        left = len(indices) - extra
+        kept = np.arange(left) if noise is None else np.sort(sort_order(noise)[:left])
+        return kept, sizes[kept], 0
     long = sizes > settings.longest_allowed
-    num_long = int(long.sum())
-    if settings.on_long == "error":
+    num_long = int(np.count_nonzero(long))
+    if num_long and settings.on_long == "error":
         i = int(long.argmax())
         raise long_error(int(indices[i]), int(sizes[i]), settings)
-    kept = np.flatnonzero(~long) if settings.on_long == "skip" else np.arange(len(sizes))
-    sizes = np.minimum(sizes, settings.longest_allowed) if settings.on_long == "truncate" else sizes[kept]
-    return kept, sizes, num_long
+    if num_long and settings.on_long == "skip":
+        return np.flatnonzero(~long), sizes[~long], num_long
+    cut_off = settings.on_long == "truncate"
+    return slice(None), np.minimum(sizes, settings.longest_allowed) if cut_off else sizes, num_long
 
 
 def long_error(index: int, length: int, settings: PlanSettings) -> LongSequenceError:
     """Return the error that names a sequence over the budget."""
-    rounded = f", {_padded(np.array(length), settings.pad_to_multiple)} when padded to a multiple of " \
+    rounded = f", {padded(np.array(length), settings.pad_to_multiple)} when padded to a multiple of " \
         f"{settings.pad_to_multiple}" if settings.pad_to_multiple > 1 else ""
     error = LongSequenceError(
         f"sequence {index} has length {length}{rounded}, over max_tokens={settings.max_tokens}; raise max_tokens, or "
@@ -355,53 +281,3 @@ def check_budget(shortest: int, longest: int, longest_index: int, settings: Plan
                           f"{shortest}: no batch fits; raise max_tokens, or choose on_long='truncate' or 'alone'")
     if settings.on_long == "error":
         raise long_error(longest_index, longest, settings)
-
-
-def _cut(sizes: np.ndarray, settings: PlanSettings) -> np.ndarray:
-    """Return the bounds of batches, (b+1,) int64, of sequences in visiting order (longest first with ``bucket``)."""
-    num_sequences, most = len(sizes), settings.batch_size or len(sizes)
-    if settings.max_tokens is None:
-        bounds = list(range(0, num_sequences, most))
-        full = num_sequences % most == 0
-    elif settings.bucket:
-        bounds, full = _cut_sorted(_padded(sizes, settings.pad_to_multiple), settings.max_tokens, most)
-    else:
-        bounds, full = _cut_in_order(_padded(sizes, settings.pad_to_multiple), settings.max_tokens, most)
-    if full or not settings.drop_last:
-        bounds.append(num_sequences)
-    return np.array(bounds, np.int64)
-
-
-def _cut_sorted(padded: np.ndarray, max_tokens: int, most: int) -> tuple[list[int], bool]:
-    """Return the starts of batches, and whether the last is full, where lengths fall (but for noise).
-
-    No sequence from s on is longer than ``longest[s]``: a batch that starts there is sized at once.
-    """
-    longest = np.maximum.accumulate(padded[::-1])[::-1]
-    rows = np.clip(max_tokens // longest, 1, most).data
-    starts, start, num_sequences = [], 0, len(padded)
-    while start < num_sequences:
-        starts.append(start)
-        start += rows[start]
-    return starts, start == num_sequences
-
-
-def _cut_in_order(padded: np.ndarray, max_tokens: int, most: int) -> tuple[list[int], bool]:
-    """Return the starts of batches, and whether the last is full, where lengths come in any order."""
-    starts, start, longest = [0], 0, 0
-    for i, size in enumerate(padded.tolist()):
-        longest = max(longest, size)
-        if i > start and ((i + 1 - start) * longest > max_tokens or i - start == most):
-            starts.append(i)
-            start, longest = i, size
-    rows = len(padded) - start
-    return starts, rows == most or (rows + 1) * longest > max_tokens
-
-
-def _with_largest_first(
-    visits: np.ndarray, sizes: np.ndarray, bounds: np.ndarray, settings: PlanSettings
-) -> np.ndarray:
-    """Move the batch with the most padded elements (of those the longest) to the front."""
-    longest = _padded(np.maximum.reduceat(sizes[: bounds[-1]], bounds[:-1]), settings.pad_to_multiple)
-    largest = np.lexsort((longest, np.diff(bounds) * longest))[-1]
-    return np.concatenate([[largest], visits[visits != largest]])

@@ -3,7 +3,8 @@
 Place in the flow: (seed, epoch) -> [permutation] -> batching.
 
 A Feistel network over the smallest even number of bits that holds n, with cycle walking: what
-lands at n or beyond goes through the network again, fewer than 4 times on average.
+lands at n or beyond goes through the network again, fewer than 4 times on average. Of few items all
+are drawn at once: a network of a few bits favours some orders.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 ROUNDS = 6
 MOST = 2**62  # two halves of 31 bits
+FEW = 1_000
 
 
 class Permutation:
@@ -28,8 +30,9 @@ class Permutation:
             raise ValueError(f"num_items={num_items}; expected 0 <= num_items <= {MOST}")
         self._num_items = num_items
         # A list would let seed 2**32 meet seed 0 of the next epoch; a spawn key keeps them apart.
-        state = np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(ROUNDS, np.uint64)
-        self._keys = [np.uint64(key) for key in state]
+        seeds = np.random.SeedSequence(seed, spawn_key=(epoch,))
+        self._keys = [np.uint64(key) for key in seeds.generate_state(ROUNDS, np.uint64)]
+        self._drawn = np.argsort(np.random.PCG64(seeds).random_raw(num_items)) if num_items <= FEW else None
         half = max(1, -(-max(0, num_items - 1).bit_length() // 2))
         self._half, self._mask = np.uint64(half), np.uint64(2**half - 1)
 
@@ -49,6 +52,8 @@ class Permutation:
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < self._num_items:
             outside = numbers.min() if numbers.min() < 0 else numbers.max()
             raise IndexError(f"{outside} is out of range; expected 0 <= number < {self._num_items}")
+        if self._drawn is not None:
+            return (np.argsort(self._drawn) if backwards else self._drawn)[numbers.astype(np.int64)]
         found = self._network(numbers.astype(np.uint64), backwards)
         while len(outside := np.flatnonzero(found >= np.uint64(self._num_items))):
             found[outside] = self._network(found[outside], backwards)

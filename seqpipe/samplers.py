@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from seqpipe.batching import (
-    MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, count_windows, plan_window,
+    MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, lengths_between, plan_window,
 )
 from seqpipe.errors import CheckpointError, OptionError
 from seqpipe.sampling import cumulative_weights
+from seqpipe.windows import BLOCK
 
 Position = tuple[int, int, int]
 Step = tuple[list[int], Position, float]
@@ -87,14 +88,13 @@ class LengthBatchSampler(Sampler[list[int]]):
         if weights is not None and not shuffle:
             raise ValueError("weights draw at random, and shuffle=False keeps an order; expected shuffle=True")
         self._lengths = np.asarray(lengths) if isinstance(lengths, list | tuple | Tensor) else lengths
-        self._weights = None if weights is None else np.asarray(weights)
-        self._sums = None if self._weights is None else cumulative_weights(self._weights, len(self._lengths))
+        self._sums = None if weights is None else cumulative_weights(weights, len(self._lengths))
         self.batch_size, self.drop_last = batch_size, drop_last  # where torch's tools look for them
         self.rank, self.world_size, self.source = rank, world_size, source
         self.epoch = 0
         self._next: Position = (0, 0, 0)
         self._plans: dict[tuple[int, int], WindowPlan] = {}
-        self._counted: dict[int, int] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
         if not len(self._lengths):
             raise OptionError("no sequences to batch: the data set is empty; choose another split or subset")
         if max_tokens is not None and len(self._lengths) <= MOST_AT_ONCE:
@@ -110,9 +110,20 @@ class LengthBatchSampler(Sampler[list[int]]):
         if self.settings.max_tokens is None:
             assert self.batch_size is not None
             return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last)
+        return self._counts[0]
+
+    @property
+    def num_long(self) -> int:
+        """Sequences of the epoch that is set that are over ``max_tokens``: truncated, skipped or alone."""
+        return 0 if self.settings.max_tokens is None else self._counts[1]
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        """Batches and long sequences of the epoch that is set: all of its windows are planned, once."""
         epoch = self.epoch if self.settings.shuffle else 0
         if epoch not in self._counted:
-            self._counted = {epoch: sum(len(self._plan(epoch, window)) for window in range(self._num_windows))}
+            counts = [(len(plan), plan.num_long) for plan in (self._plan(epoch, w) for w in range(self._num_windows))]
+            self._counted = {epoch: (sum(n for n, _ in counts), sum(n for _, n in counts))}
         return self._counted[epoch]
 
     @property
@@ -188,14 +199,14 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     @cached_property
     def _num_windows(self) -> int:
-        return count_windows(len(self._lengths), self.settings)
+        return len(self.settings.windows(len(self._lengths), 0))
 
     @cached_property
     def _extremes(self) -> tuple[int, int, int, int]:
         """Index and length of the first shortest sequence, index and length of the first longest one."""
         found = []
         for start in range(0, len(self._lengths), CHUNK):
-            sizes = np.asarray(self._lengths[start : start + CHUNK])
+            sizes = lengths_between(self._lengths, start, min(start + CHUNK, len(self._lengths)))
             low, high = int(sizes.argmin()), int(sizes.argmax())
             found.append((int(sizes[low]), start + low, int(sizes[high]), start + high))
         shortest, low = min((size, i) for size, i, _, _ in found)
@@ -209,7 +220,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             "source": self.source,
             "num_sequences": len(self._lengths),
             "lengths": _digest(self._lengths),
-            "weights": "none" if self._weights is None else _digest(self._weights),
+            "weights": None if self._sums is None else _digest(self._sums.view(np.int64)),
             **{name: value.item() if isinstance(value, np.generic) else value
                for name, value in asdict(self.settings).items()},
         }
@@ -219,7 +230,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             found = state.get("version") if isinstance(state, dict) else state
             raise CheckpointError(f"cannot resume: found a state of version {found!r}, expected {STATE_VERSION}; start "
                                   "the epoch anew")
-        plan = state.get("plan", {})
+        plan = state["plan"] if isinstance(state.get("plan"), dict) else {}
         for name, now in self._fingerprint.items():
             if name not in plan or plan[name] != now:
                 raise CheckpointError(f"cannot resume: {name} was {plan.get(name)!r} when the state was saved and is "
@@ -237,6 +248,7 @@ class _Iteration:
 
     def __init__(self, sampler: LengthBatchSampler) -> None:
         self._sampler, self._position, self._steps = sampler, sampler._next, sampler.steps()
+        self._epoch = self._position[0]
 
     def __iter__(self) -> _Iteration:
         return self
@@ -246,23 +258,22 @@ class _Iteration:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        return self._sampler.state_dict(self._position)
+        return {**self._sampler.state_dict(self._position), "epoch": self._epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sampler.load_state_dict(state)
-        self._position, self._steps = self._sampler._next, self._sampler.steps()
+        self._position, self._epoch = self._sampler._next, state["epoch"]
+        # An iteration that was at its end has no batch left; the next one is the next epoch.
+        self._steps = self._sampler.steps() if self._epoch == self._position[0] else iter(())
 
 
 def _digest(numbers: Any) -> str:
-    """Return a digest of numbers: of all up to ``MOST_AT_ONCE``, else of runs at even distances."""
-    digest = hashlib.blake2b(digest_size=8)
+    """Return a digest of numbers: of all up to ``MOST_AT_ONCE``, else of 1,024 runs at even distances."""
     count = len(numbers)
-    if count <= MOST_AT_ONCE:
-        starts, size = range(0, count, CHUNK), CHUNK
-    else:
-        size = 256
-        starts = range(0, count - size + 1, (count - size) // 1023)
+    size = CHUNK if count <= MOST_AT_ONCE else BLOCK
+    starts = range(0, count, CHUNK) if count <= MOST_AT_ONCE else range(0, count - size + 1, (count - size) // 1023)
+    digest = hashlib.blake2b(digest_size=8)
     for start in starts:
-        part = np.asarray(numbers[start : start + size])
-        digest.update(part.astype("<f8" if part.dtype.kind == "f" else "<i8").tobytes())
+        part = lengths_between(numbers, start, min(start + size, count))
+        digest.update(part.astype("<i8", copy=False).data)
     return digest.hexdigest()

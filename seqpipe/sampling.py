@@ -52,11 +52,14 @@ def cumulative_weights(weights: np.ndarray, num_sequences: int) -> np.ndarray:
     if weights.shape != (num_sequences,) or weights.dtype.kind not in "iufb":
         raise OptionError(f"weights: found {weights.dtype} of shape {weights.shape}; expected one number for each of "
                           f"the {num_sequences} sequences")
-    sums = np.cumsum(weights, dtype=np.float64)
-    # A sum shows NaN and infinity of any part, a falling one a negative weight: no array of N besides it.
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.cumsum(weights, dtype=np.float64)
+    # A sum shows NaN and infinity of any part: no second array of N is needed to look for them.
     if not np.isfinite(sums[-1]) or weights.min() < 0:
-        wrong = int(np.flatnonzero(~(weights >= 0) | (weights == np.inf))[:1].sum())
-        raise OptionError(f"weights: sequence {wrong} has the weight {weights[wrong]}; expected a finite number, "
+        wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+        if not len(wrong):
+            raise OptionError("weights: their sum is too large for a number; divide them all by the largest")
+        raise OptionError(f"weights: sequence {wrong[0]} has the weight {weights[wrong[0]]}; expected a finite number, "
                           "0 or more")
     if sums[-1] == 0:
         raise OptionError(f"weights: all {num_sequences} are 0; expected at least one above 0")
