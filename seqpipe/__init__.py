@@ -28,6 +28,7 @@ Layer 1
 Layer 2
     cutting             sort by length, cut into batches
     rundir              the folder of one training run
+    executors           processes that share the work of an import
     splits              which split a record belongs to
     transforms          augmentation of samples as they are read
     readers             raw file to records, one file a format

@@ -3,61 +3,195 @@
 Place in the flow: slices -> [collection: intake, slice by slice] -> parts -> assembly.
 
 Which part holds what depends on the slices alone. Where slices fail, the error of the first one
-in the order of the input is raised, whatever ran first.
+in the order of the input is raised, whatever ran first. Parts that are there already are kept.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seqpipe.errors import RawFormatError
+import numpy as np
+
+from seqpipe.errors import RawFormatError, SeqpipeError
 from seqpipe.intake import Plan, collect, lay_out, look_ahead
 from seqpipe.parts import Part
 from seqpipe.slices import Slice
 
-Pinned = tuple[str | None, str] | None
+POLL = 0.2  # seconds between two looks at the workers
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part to be made, in this process or another.
+
+    Attributes:
+        number: of the slice among all, from 0.
+        slice, plan, pinned: as ``collect`` takes them.
+        folder: of all parts.
+        line: how many lines stand before the slice, where they were counted.
+    """
+
+    number: int
+    slice: Slice
+    plan: Plan
+    pinned: tuple[str | None, str] | None
+    folder: Path
+    line: int = 0
+
+    @property
+    def into(self) -> Path:
+        """The folder of the part."""
+        return self.folder / f"part{self.number:06}"
+
+
+class Stopped(Exception):
+    """The import was given up while a worker was at it."""
 
 
 def collect_all(
-    slices: Sequence[Slice], plan: Plan, folder: Path, progress: Callable[[int], object]
+    slices: Sequence[Slice], plan: Plan, folder: Path, progress: Callable[[int], object], executor: Executor | None
 ) -> tuple[Plan, list[Part]]:
     """Return the plan with its layout, and the parts of all slices, in order.
 
     Args:
         slices: in the order of the input; those of one file next to each other.
         plan: without a layout.
-        folder: for the parts.
+        folder: for the parts; may hold some of them.
         progress: called with numbers of bytes read.
+        executor: runs the jobs; None runs them here, one after the other.
 
     Raises:
         RawFormatError: a record is not allowed, or breaks its format; the first one in the input.
     """
-    first, _ = look_ahead(slices[0], plan)
-    plan = replace(plan, layout=lay_out(first, plan))
+    plan = replace(plan, layout=lay_out(look_ahead(slices[0], plan)[0], plan))
+    jobs = _jobs(slices, plan, folder)
+    ticks = Ticks(folder, len(jobs), progress)
+    missing = [job for job in jobs if not _is_there(job)]
+    for number in {job.number for job in jobs} - {job.number for job in missing}:
+        ticks.set(number, _size(slices[number]))
+    futures = {job.number: executor.submit(make_part, job) for job in missing} if executor else {}
     parts: list[Part] = []
-    pinned: Pinned = None
-    position = 0
-    while position < len(slices):
-        slice = slices[position]
-        if not slice.start:
-            pinned = None if slice.end is None else look_ahead(slice, plan)[1]
-        into = folder / f"part{position:06}"
-        seen = 0
-
-        def tick(count: int) -> None:
-            nonlocal seen
-            progress(count - seen)
-            seen = count
-
-        try:
-            collect(slice, plan, into, pinned=pinned, progress=tick)
-        except RawFormatError:
-            slice = slice.onwards()
-            collect(slice, plan, into, pinned=pinned, line=slice.lines_before(), progress=tick)
-            while position + 1 < len(slices) and slices[position + 1].path == slice.path:
-                position += 1
-        parts.append(Part(into))
-        position += 1
+    try:
+        for job in jobs:
+            if parts and parts[-1].state["end"] is None and parts[-1].state["path"] == os.fsdecode(job.slice.path):
+                continue  # the part before took the rest of the file
+            try:
+                if job.number in futures:
+                    _wait(futures[job.number], ticks)
+                elif job in missing:
+                    make_part(job, ticks)
+            except RawFormatError:
+                # Its lines were counted from its own start; and it may have been cut inside a record.
+                make_part(replace(job, slice=job.slice.onwards(), line=job.slice.lines_before()), ticks)
+            except BrokenProcessPool as error:
+                raise SeqpipeError(f"{job.slice.path}: a worker died while it was imported (was it killed, or memory "
+                                   f"short?): {error}; try again with fewer --workers", path=job.slice.path) from error
+            parts.append(Part(job.into))
+    finally:
+        ticks.stop()
+        for future in futures.values():
+            future.cancel()
     return plan, parts
+
+
+def _jobs(slices: Sequence[Slice], plan: Plan, folder: Path) -> list[Job]:
+    jobs: list[Job] = []
+    pinned: tuple[str | None, str] | None = None
+    for number, slice in enumerate(slices):
+        if not jobs or jobs[-1].slice.path != slice.path:
+            whole = slice.start == 0 and slice.end is None
+            pinned = None if whole else look_ahead(replace(slice, start=0), plan)[1]
+        jobs.append(Job(number, slice, plan, pinned, folder))
+    return jobs
+
+
+def make_part(job: Job, ticks: Ticks | None = None) -> None:
+    """Make the part of a job; what a worker runs."""
+    with ticks or Ticks(job.folder) as ticks:
+        collect(job.slice, job.plan, job.into, pinned=job.pinned, line=job.line,
+                progress=lambda count: ticks.set(job.number, count))
+
+
+def _is_there(job: Job) -> bool:
+    """Return whether an interrupted import left the part of a job, whole; remove it where it did not."""
+    try:
+        Part(job.into)
+    except (OSError, ValueError, KeyError):
+        shutil.rmtree(job.into, ignore_errors=True)
+        return False
+    return True
+
+
+def _size(slice: Slice) -> int:
+    return (slice.path.stat().st_size if slice.end is None else slice.end) - slice.start
+
+
+def _wait(future: Future[None], ticks: Ticks) -> None:
+    """Wait for a worker, and show how far all are."""
+    while True:
+        try:
+            return future.result(timeout=POLL)
+        except TimeoutError:
+            if future.done():
+                raise
+            ticks.show()
+
+
+class Ticks:
+    """How many bytes of each slice were read: a file that all workers of an import write their numbers into.
+
+    Args:
+        folder: of the parts.
+        count: of the slices, in the process that shows the progress; a worker opens what is there.
+        progress: called with numbers of bytes.
+    """
+
+    def __init__(self, folder: Path, count: int = 0, progress: Callable[[int], object] | None = None) -> None:
+        self._progress, self._shown = progress, 0
+        path = folder / "progress"
+        if progress is not None:
+            path.write_bytes(bytes(8 * (count + 1)))
+        self._file = open(path, "r+b", buffering=0)
+
+    def __enter__(self) -> Ticks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is None:
+            self._file.close()
+
+    def set(self, number: int, count: int) -> None:
+        """Note that ``count`` bytes of a slice were read.
+
+        Raises:
+            Stopped: the import was given up.
+        """
+        self._file.seek(8 * number + 8)
+        self._file.write(count.to_bytes(8, "little"))
+        if self._progress is not None:
+            self.show()
+        elif self._read()[0]:
+            raise Stopped
+
+    def show(self) -> None:
+        """Call ``progress`` with what is new."""
+        total = int(self._read()[1:].sum())
+        if self._progress is not None:
+            self._progress(total - self._shown)
+        self._shown = total
+
+    def stop(self) -> None:
+        """Have all workers give up."""
+        self._file.seek(0)
+        self._file.write(b"\1")
+        self._file.close()
+
+    def _read(self) -> np.ndarray:
+        self._file.seek(0)
+        return np.frombuffer(self._file.read(), "<u8")

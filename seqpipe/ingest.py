@@ -10,24 +10,30 @@ store written.
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+import seqpipe
 from seqpipe.alphabet import fixed_alphabet
 from seqpipe.assembly import Assembly
 from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
+from seqpipe.executors import open_executor
 from seqpipe.intake import Plan, find_record, slice_of
 from seqpipe.options import PreprocessOptions
-from seqpipe.publish import check_output, working_folder
+from seqpipe.publish import check_output, parts_folder, writing
 from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
-from seqpipe.slices import Slice, cut
+from seqpipe.slices import SLICE_BYTES, Slice, cut
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
@@ -84,22 +90,65 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     table = read_labels(options.labels, options.encoding) if options.labels else {}
     stamps = [_stamp(path) for path in sources]
     total = sum(path.stat().st_size for path in options.raw)
-    with (working_folder(options.out) as folder,
+    plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]))
+    with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
-        plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]))
-        plan, parts = collect_all(slices, plan, folder, bar.update)
-        (folder / "assembly").mkdir()
+        with open_executor(options.workers, options.executor) as executor:
+            plan, parts = collect_all(slices, plan, folder, bar.update, executor)
+        further = folder / "assembly"
+        further.mkdir()
         assembly = Assembly(parts, options, rule, table,
-                            lambda part, number: find_record(slice_of(part), plan, number), folder / "assembly")
+                            lambda part, number: find_record(slice_of(part), plan, number), further)
         contents, header = assembly.assemble(formats)
         header["provenance"] = _provenance(options, sources)
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
                                      path=path)
-        write_store(options.out, contents, header, folder=folder, overwrite=options.overwrite)
+        write_store(options.out, contents, header, folder=further, overwrite=options.overwrite)
     notes = notes_on(header, options.label_type, rule.shares)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
+
+
+@contextmanager
+def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[int, int, int]]) -> Iterator[Path]:
+    """Make the folder of the parts; with ``--resume`` go on with the one that is there.
+
+    It is gone at the end, unless an import that may be resumed was stopped by anything but its input.
+
+    Raises:
+        OptionError: the parts that are there are those of another import.
+    """
+    folder = parts_folder(options.out)
+    names = {name: str(getattr(options, name)) for name in options.__dataclass_fields__
+             if name not in ("out", "overwrite", "workers", "executor", "resume")}
+    fingerprint = {"version": seqpipe.__version__, "slices": str(SLICE_BYTES), **names,
+                   **{f"size and time of {path}": str(stamp[1:]) for path, stamp in zip(sources, stamps, strict=True)}}
+    mark = folder / "import.json"
+    if not options.resume or not mark.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir():
+        before = json.loads(mark.read_text("utf-8"))
+        for name in fingerprint | before:
+            if before.get(name) != fingerprint.get(name):
+                raise OptionError(f"--resume: the parts beside {options.out} are of another import: {name} was "
+                                  f"{before.get(name)!r} and is {fingerprint.get(name)!r} now; start anew without "
+                                  "--resume, or give the same files and options")
+        shutil.rmtree(folder / "assembly", ignore_errors=True)
+    else:
+        folder.mkdir()
+        mark.write_text(json.dumps(fingerprint), "utf-8")
+    keep = False
+    try:
+        yield folder
+    except (RawFormatError, OptionError):
+        raise
+    except BaseException:
+        keep = options.resume
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:

@@ -261,7 +261,11 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
                  **intake.close()}
         (temporary / STATE).write_text(json.dumps(state), "utf-8")
-        os.rename(temporary, folder)
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if not folder.is_dir():  # a worker that outlived its import made the same part
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

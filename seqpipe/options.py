@@ -15,7 +15,8 @@ from tyro.conf import Positional, arg
 
 from seqpipe.errors import OptionError
 
-MOST = {"seed": 2**63 - 1, "num_workers": 1024, "embedding_dim": 1 << 20, "hidden_dim": 1 << 20, "layers": 1 << 10}
+MOST = {"seed": 2**63 - 1, "workers": 1024, "num_workers": 1024,
+        "embedding_dim": 1 << 20, "hidden_dim": 1 << 20, "layers": 1 << 10}
 
 RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="(required)")]]
 StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
@@ -64,11 +65,17 @@ class PreprocessOptions:
     """Encoding of the raw files and of LABELS."""
     seed: int = 0
     """Keys the random split."""
+    workers: int = 1
+    """Processes that read; the store is the same for any number."""
+    executor: str | None = None
+    """Read on a cluster instead: dask://HOST:PORT of a scheduler whose workers see the same files (extra "dask")."""
+    resume: bool = False
+    """Go on where an import of the same files with the same options was killed."""
     overwrite: bool = False
     """Replace OUT when it exists."""
 
     def __post_init__(self) -> None:
-        _check_minimum(self, seed=0)
+        _check_minimum(self, seed=0, workers=1)
 
 
 @dataclass(frozen=True, kw_only=True)
