@@ -417,11 +417,11 @@ def test_file_names_that_are_no_text_are_ordinary(tmp_path, capsys):
 # ---- options --------------------------------------------------------------------------------
 
 
-def test_every_option_of_the_help_is_tried_here():
-    """The tests below and above use all options there are, and --help names each."""
-    options = option_names("preprocess")
-    here = Path(__file__).read_text("utf-8")
-    assert [option for option in options if f'"{option}"' not in here and option != "--no-overwrite"] == []
+def test_every_option_is_tried_somewhere():
+    """The tests use all options there are."""
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    assert [option for option in option_names("preprocess") if f'"{option}"' not in tests
+            and f"{option[2:].replace('-', '_')}=" not in tests] == []
 
 
 def test_options_choose_format_columns_and_types(tmp_path, capsys):
@@ -514,14 +514,15 @@ def test_help_names_every_option(capsys):
     text = capsys.readouterr().out
     assert [option for option in option_names("preprocess") - {"--raw"} if not re.search(rf"{option}[ ,]", text)] == []
     assert "RAW..." in text and "Example: seqpipe preprocess data/amp/amp.fasta" in text
-    assert {*re.findall(r"--[a-z][a-z-]*", text)} <= option_names("preprocess") | {"--help", "--no-overwrite"}
+    assert {*re.findall(r"--[a-z][a-z-]*", text)} <= option_names("preprocess") | {"--help", "--no-overwrite", "--no-resume"}
 
 
 def test_messages_offer_only_options_that_exist():
     """Every option that a message of the import mentions is one of preprocess."""
     root = Path(seqpipe.__file__).parent
     modules = [*(root / "readers").glob("*.py"), *(root / f"{name}.py" for name in (
-        "alphabet", "encoding", "ingest", "intake", "labels", "records", "splits", "spool", "summary", "writer"))]
+        "alphabet", "assembly", "collection", "encoding", "executors", "ingest", "intake", "labels", "records", "splits",
+        "spool", "summary", "writer"))]
     for path in modules:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
