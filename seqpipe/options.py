@@ -196,11 +196,20 @@ class TrainOptions:
     """Stop after this many optimizer steps."""
     max_time: float | None = None
     """Stop after this many seconds of training."""
-    batch_size: int = 64
-    """Sequences a batch."""
+    batch_size: int | None = None
+    """Sequences a batch at most (default: 64, or without limit with --max-tokens)."""
+    max_tokens: int | None = None
+    """Elements a batch at most, padding included."""
+    sampling: str = "uniform"
+    """uniform: each sequence once an epoch; balanced: classes alike; weighted:COLUMN; these draw with replacement."""
     bucket: bool = True
     """Put sequences of like length into one batch: much less padding; where the class follows the
-    length, batches of one class."""
+    length, batches of one class: then raise --mixing."""
+    mixing: float | None = None
+    """How much the lengths of a batch may differ (default: 0.018, as a share): more is more padding, and classes that
+    mix."""
+    longest_first: bool = False
+    """Begin each epoch with the largest batch: memory runs out at the first step or never."""
     padding: Padding = "fill"
     """Collate function: all pad alike, fill is the fastest."""
     lr: float = 2e-3
@@ -221,8 +230,8 @@ class TrainOptions:
     """Keys the initial weights, the order and the dropout."""
 
     def __post_init__(self) -> None:
-        _check_minimum(self, embedding_dim=1, hidden_dim=1, layers=1, epochs=1, max_steps=1, batch_size=1,
-                       log_every=1, subset=1, seed=0, num_workers=0, weight_decay=0)
+        _check_minimum(self, embedding_dim=1, hidden_dim=1, layers=1, epochs=1, max_steps=1, batch_size=1, max_tokens=1,
+                       mixing=0, log_every=1, subset=1, seed=0, num_workers=0, weight_decay=0)
         _check_above_zero(self, "lr", "clip", "max_time")
         if not 0 <= self.dropout < 1:
             raise OptionError(f"--dropout {self.dropout}: expected 0 <= dropout < 1")

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 import seqpipe
 from seqpipe.batch import Batch
+from seqpipe.batching import MIXING
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
 from seqpipe.errors import OptionError, SeqpipeError, StoreError
@@ -33,11 +34,13 @@ from seqpipe.split_sets import announce, split_store
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task, choose_task
 from seqpipe.throughput import Throughput
+from seqpipe.world import rank_and_size
 
 BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
 MOST_EMBEDDING = 8 << 30  # bytes
 WARMUP = 0.05  # share of the run in which the learning rate rises
 DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 500, 100
+DEFAULT_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,10 @@ def train(options: TrainOptions) -> TrainResult:
         SeqpipeError: the store cannot be read, has not what the task needs, or the loss is no
             longer finite.
     """
+    if (world_size := rank_and_size()[1]) > 1:
+        raise OptionError(f"found WORLD_SIZE={world_size} in the environment: seqpipe train is one process, and each of "
+                          f"{world_size} would train a network of its own; start it without torchrun, or write the loop "
+                          "yourself: get_dataloader gives each rank its share")
     device = choose_device(options.device)
     with few_threads(device):
         try:
@@ -83,8 +90,8 @@ def train(options: TrainOptions) -> TrainResult:
         except RuntimeError as error:
             if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
                 raise
-            raise SeqpipeError(f"out of memory on {device.type} ({str(error).splitlines()[0]}); lower --batch-size or "
-                               "--hidden-dim, or train on sequences that are cut shorter") from None
+            raise SeqpipeError(f"out of memory on {device.type} ({str(error).splitlines()[0]}); lower --batch-size, "
+                               "--max-tokens or --hidden-dim, or train on sequences that are cut shorter") from None
 
 
 def _train(options: TrainOptions, device: torch.device) -> TrainResult:
@@ -98,8 +105,10 @@ def _train(options: TrainOptions, device: torch.device) -> TrainResult:
         model.set_statistics(store.header["moments"]["mean"], store.header["moments"]["deviation"])
     run = run or RunDirectory(options.out, store.path.stem)
     trainer = _Trainer(options, run, store, task, model, device)
+    train_loader, valid_loader = trainer.loader(train_set, train=True), trainer.loader(valid_set, train=False)
+    epochs = trainer.count_epochs(len(train_loader))
     run.write_config({**dataclasses.asdict(options), "task": name, "device": device.type,
-                      "epochs": trainer.count_epochs(len(train_set)), "store": store.path,
+                      "epochs": epochs, "store": store.path,
                       "rnn_path": choose_rnn_path(model.config.rnn_path, device)})
     announce(
         f"device   {describe_device(device)}",
@@ -113,12 +122,12 @@ def _train(options: TrainOptions, device: torch.device) -> TrainResult:
         announce("note     packed sequences are slow on a CPU, the more so the longer they are; "
                  "--rnn-path masked gives the same numbers")
     started = time.perf_counter()
-    valid = trainer.fit(train_set, valid_set)
+    valid = trainer.fit(train_loader, valid_loader, epochs)
     seconds = time.perf_counter() - started
     test = None
     if test_set is not None:
         model.load_state_dict(load_checkpoint(run.path / "best.pt")["model"])
-        test = evaluate(model, task, trainer.loader(test_set, shuffle=False), device)
+        test = evaluate(model, task, trainer.loader(test_set, train=False), device)
         run.log("test", **test)
     return TrainResult(run.path, task, valid, test, 0 if test_set is None else len(test_set), seconds)
 
@@ -144,31 +153,33 @@ class _Trainer:
         self._step = 0
         self._started = time.perf_counter()
 
-    def count_epochs(self, num_sequences: int) -> int:
-        """Return the number of epochs, given the size of the train split."""
+    def count_epochs(self, steps: int) -> int:
+        """Return the number of epochs, given the steps of the first one."""
         if self._options.epochs is not None:
             return self._options.epochs
-        steps = -(-num_sequences // self._options.batch_size)
         return min(MOST_EPOCHS, max(DEFAULT_EPOCHS, -(-LEAST_STEPS // steps)))
 
-    def loader(self, dataset: SequenceDataset | Subset, *, shuffle: bool) -> SequenceLoader:
+    def loader(self, dataset: SequenceDataset | Subset, *, train: bool) -> SequenceLoader:
         """Return the loader of a split; evaluation is grouped by length too, as its order does not matter."""
         options = self._options
+        batch_size = options.batch_size or (DEFAULT_BATCH_SIZE if options.max_tokens is None else None)
         return get_dataloader(
-            dataset, batch_size=options.batch_size, shuffle=shuffle, bucket=options.bucket, seed=options.seed,
+            dataset, batch_size=batch_size, max_tokens=options.max_tokens, shuffle=train, bucket=options.bucket,
+            sampling=options.sampling if train else "uniform", longest_first=options.longest_first and train,
+            mixing=MIXING if options.mixing is None else options.mixing, seed=options.seed,
             num_workers=options.num_workers, padding=options.padding, pin_memory=self._device.type == "cuda",
         )
 
-    def fit(self, train_set: SequenceDataset | Subset, valid_set: SequenceDataset | Subset) -> dict[str, float]:
+    def fit(self, train_loader: SequenceLoader, valid_loader: SequenceLoader, epochs: int) -> dict[str, float]:
         """Train; write last.pt each epoch and best.pt when the valid metric improves; return its metrics."""
-        train_loader = self.loader(train_set, shuffle=True)
-        valid_loader = self.loader(valid_set, shuffle=False)
-        epochs = self.count_epochs(len(train_set))
-        total = min(epochs * len(train_loader), self._options.max_steps or sys.maxsize)
         best: dict[str, float] | None = None
         self._started = time.perf_counter()
-        with tqdm(total=total, unit="step", desc="train", disable=None) as bar:
+        with tqdm(unit="step", desc="train", disable=None) as bar:
             for epoch in range(epochs):
+                # Under a token budget epochs differ in steps: only that of the epoch which is set is known.
+                train_loader.set_epoch(epoch)
+                total = min(self._step + (epochs - epoch) * len(train_loader), self._options.max_steps or sys.maxsize)
+                bar.total = total
                 train_loss = self._train_epoch(train_loader, epoch, total, bar)
                 metrics = evaluate(self._model, self._task, valid_loader, self._device)
                 self._check_finite(metrics["loss"], "of the valid split")
@@ -194,7 +205,6 @@ class _Trainer:
     def _train_epoch(self, loader: SequenceLoader, epoch: int, total: int, bar: Any) -> float:
         """Run one pass (or what is left of the budget); return the mean loss of its elements."""
         self._model.train()
-        loader.set_epoch(epoch)
         waiting = Waiting()
         window, whole = Throughput(self._device), Throughput(self._device)
         for batch in batches_on(loader, self._device, waiting):

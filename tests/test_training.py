@@ -97,6 +97,33 @@ def test_every_model_and_pooling_trains(amp_store: Path, tmp_path: Path, model: 
     assert result.test is not None and 0 <= result.test["accuracy"] <= 1
 
 
+def test_a_budget_and_balanced_draws_train_whole_epochs(amp_store: Path, tmp_path: Path) -> None:
+    """Epochs of a token budget differ in steps, and none of them is cut short; the largest batch comes first."""
+    result = train(TrainOptions(data=amp_store, out=tmp_path / "run", subset=500, epochs=3, max_tokens=1000,
+                                longest_first=True, log_every=1, **QUICK))
+    loader = get_dataloader(split_store(Store(amp_store), 500)[0], max_tokens=1000, shuffle=True, longest_first=True)
+    sizes = []
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        sizes.append([batch.sequences.numel() for batch in loader])
+    steps = events(result.run, "step")
+
+    assert [len([line for line in steps if line["epoch"] == epoch]) for epoch in range(3)] == list(map(len, sizes))
+    assert steps[-1]["lr"] < 1e-4 and all(epoch[0] == max(epoch) <= 1000 for epoch in sizes)
+    train(TrainOptions(data=amp_store, out=tmp_path / "balanced", subset=200, epochs=1, sampling="balanced", mixing=0.5,
+                       **QUICK))
+
+
+def test_one_of_several_processes_is_refused(amp_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Under torchrun each would train a network of its own on its share: said, and nothing is written."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["--data", str(amp_store), "--out", str(tmp_path / "run")]) == 1
+    assert "found WORLD_SIZE=2 in the environment: seqpipe train is one process" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_max_steps_and_max_time_end_a_run_after_saving(amp_store: Path, tmp_path: Path) -> None:
     """A run that is cut short validates, saves and tests like any other."""
     run = train(TrainOptions(data=amp_store, out=tmp_path / "steps", max_steps=7, **QUICK)).run
