@@ -80,9 +80,9 @@ def train(options: TrainOptions) -> TrainResult:
             longer finite.
     """
     if (world_size := rank_and_size()[1]) > 1:
-        raise OptionError(f"found WORLD_SIZE={world_size} in the environment: seqpipe train is one process, and each of "
-                          f"{world_size} would train a network of its own; start it without torchrun, or write the loop "
-                          "yourself: get_dataloader gives each rank its share")
+        raise OptionError(f"found WORLD_SIZE={world_size} in the environment: seqpipe train is one process, and each "
+                          f"of {world_size} would train a network of its own; start it without torchrun, or write the "
+                          "loop yourself: get_dataloader gives each rank its share")
     device = choose_device(options.device)
     with few_threads(device):
         try:
