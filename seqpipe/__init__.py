@@ -40,6 +40,7 @@ Layer 2
     rnn                 recurrent networks over padded batches
     tasks               what a network is trained for: outputs, loss, metrics
     device              choose the device, bring batches to it
+    transport           carry a batch from a loader process to its parent
 Layer 3
     batching            plan batches from lengths alone
     store               read a store through one memory map

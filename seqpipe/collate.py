@@ -19,10 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqpipe import transport
 from seqpipe.batch import Batch, Texts
 from seqpipe.reading import Plan, ShardedPlan
 from seqpipe.sequences import RaggedBatch
 from seqpipe.transforms import Sample
+
+transport.register()  # a loader process that collates sends batches
 
 Collate = Callable[..., Batch]
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]

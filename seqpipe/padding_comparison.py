@@ -128,7 +128,7 @@ def _time_round(dataset: SequenceDataset, batches: list[np.ndarray]) -> dict[str
     strategies = list(PADDINGS.items())
     for batch in batches:
         started = time.perf_counter()
-        samples = dataset.__getitems__(batch.tolist())
+        samples = list(dataset.__getitems__(batch.tolist()))
         seconds[READ] += time.perf_counter() - started
         for name, collate in strategies:
             started = time.perf_counter()

@@ -1,0 +1,157 @@
+"""A batch crosses from a loader process as one buffer, whole, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from seqpipe import transport
+from seqpipe.batch import Batch
+from seqpipe.collate import fill
+from seqpipe.errors import SeqpipeError
+from seqpipe.sequences import SequenceDataset
+
+Sample = tuple[np.ndarray, dict[str, Any]]
+
+
+def make_samples(count: int, length: int, dtype: str = "u1", channels: tuple[int, ...] = ()) -> list[Sample]:
+    rng = np.random.default_rng(0)
+    return [(rng.integers(1, 100, (length - i, *channels)).astype(dtype),
+             {"index": 3 * i, "id": f"s{i} é", "label": np.int64(i), "quality": rng.random(length - i).astype("f4")})
+            for i in range(count)]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    """Compare all tensors of two batches, bit for bit, and the rest."""
+    def parts(batch: Batch) -> dict[str, torch.Tensor | None]:
+        return {"sequences": batch.sequences, "lengths": batch.lengths, "index": batch.index, "labels": batch.labels,
+                **batch.tracks}
+
+    left, right = parts(one), parts(other)
+    return left.keys() == right.keys() and tuple(one.ids) == tuple(other.ids) and all(
+        a is b if a is None or b is None else a.dtype == b.dtype and torch.equal(a, b)
+        for a, b in zip(left.values(), right.values(), strict=True)
+    ) and (one.padding_side, one.weight, one.position) == (other.padding_side, other.weight, other.position)
+
+
+def blocks_of(process: int | str) -> int:
+    """Return how many blocks of shared memory of ours a process holds, as descriptors or mapped."""
+    links = [os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()]
+    return sum("memfd:seqpipe" in link for link in links) + Path(f"/proc/{process}/maps").read_text().count(
+        "memfd:seqpipe")
+
+
+needs_blocks = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs anonymous shared memory")
+
+
+@pytest.mark.parametrize("large", [1, 1 << 40], ids=["block", "bytes"])
+@pytest.mark.parametrize(("dtype", "channels"), [("u1", ()), ("f4", (3,)), ("i8", ()), ("f8", (1,))])
+def test_a_batch_arrives_as_it_was_sent(monkeypatch: pytest.MonkeyPatch, large: int, dtype: str,
+                                        channels: tuple[int, ...]) -> None:
+    """Through a worker, by either way: every tensor, ids, tracks, side, weight and position; rows of length 0 too."""
+    monkeypatch.setattr(transport, "LARGE", large)
+    samples = make_samples(5, 5, dtype, channels)
+
+    arrived = next(iter(DataLoader(samples, batch_size=5, collate_fn=fill, num_workers=1)))  # type: ignore[arg-type]
+
+    assert same(arrived, fill(samples))
+    arrived.sequences.fill_(7)  # its own memory
+    assert arrived.sequences.min() == 7
+
+
+def test_what_the_loader_adds_arrives_too() -> None:
+    """Weight, position and padding side."""
+    batch = Batch(torch.ones(2, 3), torch.tensor([3, 1]), torch.arange(2), padding_side="left", weight=0.0,
+                  position=(1, 2, 3))
+    function, arguments = transport._reduce(batch)
+    assert same(function(*pickle.loads(pickle.dumps(arguments))), batch)
+
+
+def test_a_type_that_numpy_has_not_goes_the_usual_way() -> None:
+    """bfloat16, say."""
+    batch = Batch(torch.ones(2, 3, dtype=torch.bfloat16), torch.tensor([3, 1]), torch.arange(2))
+    arrived = next(iter(DataLoader([batch], batch_size=None, num_workers=1)))  # type: ignore[arg-type]
+    assert same(arrived, batch)
+
+
+@needs_blocks
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_blocks_are_let_go_of(amp_store: Path, method: str) -> None:
+    """Worker and parent hold no more blocks than are on their way, under each start method; none at the end."""
+    loader = DataLoader(SequenceDataset(amp_store), batch_size=256, collate_fn=fill, num_workers=1,
+                        multiprocessing_context=method, worker_init_fn=always_blocks)
+    iterator = iter(loader)
+    worker = iterator._workers[0].pid  # type: ignore[attr-defined]
+    rows, most = 0, 0
+    for batch in iterator:
+        rows += len(batch)
+        most = max(most, blocks_of(worker))
+        assert blocks_of("self") <= 2
+    del batch
+    assert rows == 4620 and 0 < most <= 8
+    assert blocks_of("self") == 0
+
+
+def always_blocks(number: int) -> None:
+    transport.LARGE = 1
+
+
+@needs_blocks
+def test_an_iterator_that_is_dropped_leaves_nothing(amp_store: Path) -> None:
+    """Batches on their way go with the worker."""
+    loader = DataLoader(SequenceDataset(amp_store), batch_size=64, collate_fn=fill, num_workers=2,
+                        worker_init_fn=always_blocks)
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    assert blocks_of("self") == 0
+
+
+@needs_blocks
+def test_a_parent_that_is_killed_leaves_nothing(amp_store: Path) -> None:
+    """No segment in /dev/shm, no worker that stays, no warning of a resource tracker."""
+    code = f"""
+import sys
+from torch.utils.data import DataLoader
+from seqpipe.collate import fill
+from seqpipe.sequences import SequenceDataset
+from tests.test_transport import always_blocks
+iterator = iter(DataLoader(SequenceDataset({str(amp_store)!r}), batch_size=64, collate_fn=fill, num_workers=2,
+                           worker_init_fn=always_blocks))
+next(iterator)
+print(*[worker.pid for worker in iterator._workers], flush=True)
+sys.stdin.read()
+"""
+    before = set(os.listdir("/dev/shm"))
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+    assert parent.stdout is not None
+    workers = [int(number) for number in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.send_signal(signal.SIGKILL)
+    _, errors = parent.communicate()
+    limit = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]
+              for worker in workers if Path(f"/proc/{worker}").exists()):
+        assert time.monotonic() < limit, "a worker stays"
+        time.sleep(0.1)
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "seqpipe" in name]
+    assert "resource_tracker" not in errors and "leaked" not in errors
+
+
+@needs_blocks
+def test_a_block_that_cannot_be_opened_is_one_sentence() -> None:
+    """The worker has ended, say."""
+    with pytest.raises(SeqpipeError, match="from loader process 0 cannot be opened .*; use num_workers=0"):
+        transport._open_block(0, 0, 10, [], {})
