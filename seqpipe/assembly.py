@@ -25,7 +25,7 @@ from seqpipe.layout import dataset_name
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import Part, Ragged, find_part, offsets_of
 from seqpipe.readers import record_stem
-from seqpipe.records import Record
+from seqpipe.records import Record, split_names
 from seqpipe.spool import RaggedSpool, Spools
 from seqpipe.splits import SPLIT_NAMES, SplitRule, draw_by_class, draw_by_hash, split_name, split_of_file
 from seqpipe.summary import MOMENT_ROWS, moments_of_groups, summarise_lengths
@@ -84,12 +84,13 @@ class Assembly:
             contents[f"splits/{name}"] = Content.of(rows)
         every = {"all": np.arange(len(values.lengths)), **splits}
         classes_of = label if classes else None
-        header = {
+        header: dict[str, Any] = {
             "kind": values.kind,
             "encoding": values.header(),
             "label_type": label_type,
             "classes": classes,
-            "channels": [f"c{i + 1}" for i in range(values.num_channels)],
+            "channels": (list(split_names(self._options.value_columns)) or
+                         [f"c{i + 1}" for i in range(values.num_channels)]),
             "columns": ["id", *(["label"] if label is not None else []), *others],
             "splits": {
                 name: summarise_lengths(values.lengths[rows], None if classes_of is None else classes_of[rows],
@@ -99,6 +100,8 @@ class Assembly:
             "input": self._input(formats),
         }
         if values.num_channels:
+            if self._options.on_missing == "nan":
+                header["encoding"]["missing"] = True
             counted = np.zeros(len(values.lengths), bool)
             counted[splits.get("train", np.arange(len(counted))).astype(np.int64)] = True
             header["moments"] = moments_of_groups(values.groups(MOMENT_ROWS), counted, values.num_channels)
@@ -256,6 +259,10 @@ class Assembly:
             "sequence_column": self._options.sequence_column,
             "label_column": self._label_column,
             "encoding": self._options.encoding,
+            "time_column": self._options.time_column,
+            "value_columns": self._options.value_columns,
+            "on_missing": self._options.on_missing,
+            "on_undecodable": self._options.on_undecodable,
         }
 
     def _text_content(self, column: str, texts: Ragged | None = None) -> dict[str, Content]:

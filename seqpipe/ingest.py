@@ -13,6 +13,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class ImportSummary:
             "splits   " + (", ".join(f"{name} {count:,}" for name, count in named.items()) or "none"),
             f"speed    {self.num_bytes / 1e6 / max(self.seconds, 1e-9):.1f} MB/s "
             f"({self.num_bytes / 1e6:.1f} MB in {self.seconds:.1f} s)",
+            *(f"counted  {name}: {count:,}" for name, count in self.header["provenance"]["counts"].items()),
             *(f"note     {note}" for note in self.notes),
             f"store    {self.path}",
         ]
@@ -100,7 +102,8 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
         assembly = Assembly(parts, options, rule, table,
                             lambda part, number: find_record(slice_of(part), plan, number), further)
         contents, header = assembly.assemble(formats)
-        header["provenance"] = _provenance(options, sources)
+        counts = sum((Counter(part.state["counts"]) for part in parts), Counter())
+        header["provenance"] = _provenance(options, sources) | {"counts": dict(sorted(counts.items()))}
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
@@ -161,16 +164,21 @@ def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:
     slices: list[Slice] = []
     seen: dict[tuple[int, int], Path] = {}
     for path in options.raw:
-        with RawFile(path, options.encoding) as raw:
+        with RawFile(path, options.encoding, replace=options.on_undecodable == "replace") as raw:
             format = detect_format(raw) if options.format == "auto" else options.format
             slices += cut(raw, format)
         status = path.stat()
         if (first := seen.setdefault((status.st_dev, status.st_ino), path)) is not path:
             raise OptionError(f"{path}: given twice, first as {first}; name every raw file once")
         for option, column in (("--id-column", options.id_column), ("--sequence-column", options.sequence_column)):
-            if column is not None and format not in ("csv", "tsv", "jsonl"):
-                raise OptionError(f"{path}: {option} {column} is for csv, tsv and jsonl, and this file is "
+            if column is not None and format not in ("csv", "tsv", "jsonl", "h5"):
+                raise OptionError(f"{path}: {option} {column} is for csv, tsv, jsonl and h5, and this file is "
                                   f"{format}; leave the option out, or name another --format")
+        if options.value_columns and format not in ("csv", "tsv"):
+            raise OptionError(f"{path}: --value-columns {options.value_columns} is for csv and tsv, and this file is "
+                              f"{format}; leave the option out, or name another --format")
+        if options.quality == "keep" and format != "fastq":
+            raise OptionError(f"{path}: --quality keep is for fastq, and this file is {format}; leave the option out")
         if rule.kind == "file":
             try:
                 split_of_file(path.name)
@@ -193,6 +201,6 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
     names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "split_by",
-             "folds", "encoding", "seed")
+             "folds", "encoding", "seed", "time_column", "value_columns", "on_missing", "on_undecodable", "quality")
     chosen = {name: getattr(options, name) for name in names}
     return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}

@@ -23,7 +23,8 @@ from seqpipe.layout import MAX_COLUMN_NAME
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import STATE, Part
 from seqpipe.readers import name_record, read_records
-from seqpipe.records import ColumnChoice, Record
+from seqpipe.readers.raw import RawFile
+from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.slices import Slice
 from seqpipe.spool import Spools
 from seqpipe.splits import parse_split
@@ -90,8 +91,13 @@ class Plan:
     def choice(self, pinned: tuple[str | None, str] | None = None) -> CheckedColumns:
         """Return how the columns of a file are chosen and checked."""
         options = self.options
-        return CheckedColumns(options.id_column, options.sequence_column, options.encoding,
-                              check=self.check_columns, pinned=pinned)
+        return CheckedColumns(options.id_column, options.sequence_column, options.encoding, options.time_column,
+                              split_names(options.value_columns), options.quality == "keep",
+                              options.on_missing == "nan", check=self.check_columns, pinned=pinned)
+
+    def open(self, slice: Slice, line: int = 0) -> RawFile:
+        """Open a slice; ``line`` lines stand before it."""
+        return slice.open(self.options.encoding, line, replace_bytes=self.options.on_undecodable == "replace")
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,12 @@ class CheckedColumns(ColumnChoice):
         self.found.append(found)
         return found
 
+    def find_long(self, names: Collection[str], error: Callable[[str], RawFormatError]) -> str | None:
+        found = super().find_long(names, error)
+        if finding := self.check([name for name in names if name not in (found, self.time, *self.values)]):
+            raise error(finding)
+        return found
+
 
 def find_label_column(options: PreprocessOptions, names: Collection[str]) -> str | None:
     """Return the column with the labels, None without labels."""
@@ -135,7 +147,7 @@ def look_ahead(slice: Slice, plan: Plan) -> tuple[Record, tuple[str | None, str]
         RawFormatError: there is none, or it breaks the format.
     """
     columns = plan.choice()
-    with slice.open(plan.options.encoding) as raw:
+    with plan.open(slice) as raw:
         record = next(read_records(raw, slice.format, columns))
     return record, columns.found[0] if columns.found else None
 
@@ -152,6 +164,8 @@ def lay_out(first: Record, plan: Plan) -> Layout:
         check_alphabet(plan.options.alphabet, first.sequence)
     except ValueError as error:
         raise first.error(str(error), line=first.sequence_line) from None
+    if both := first.columns.keys() & first.tracks.keys():
+        raise first.error(f"column {min(both)!r} has the name of a track, one number per element; rename it")
     sequence = first.sequence
     num_channels = sequence.shape[1] if not isinstance(sequence, str) and sequence.ndim == 2 else 0
     return Layout(isinstance(sequence, str), num_channels, tuple(first.columns),
@@ -251,7 +265,7 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
     try:
         intake = Intake(temporary, plan)
         alone = slice.start == 0 and slice.end is None
-        with slice.open(plan.options.encoding, line) as raw:
+        with plan.open(slice, line) as raw:
             records = read_records(raw, slice.format, plan.choice(pinned), may_be_empty=not alone)
             for number, record in enumerate(records, start=1):
                 intake.add(record)
@@ -259,7 +273,7 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
                     progress(raw.bytes_read())
             progress(raw.size if slice.end is None else slice.end - slice.start)
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
-                 **intake.close()}
+                 "counts": +raw.counts, **intake.close()}
         (temporary / STATE).write_text(json.dumps(state), "utf-8")
         try:
             os.rename(temporary, folder)
@@ -278,7 +292,7 @@ def slice_of(part: Part) -> Slice:
 
 def find_record(slice: Slice, plan: Plan, number: int) -> Record:
     """Return the ``number``-th record (from 1) of a slice again, to name its place."""
-    with slice.open(plan.options.encoding, slice.lines_before()) as raw:
+    with plan.open(slice, slice.lines_before()) as raw:
         for position, record in enumerate(read_records(raw, slice.format, plan.choice(), may_be_empty=True), start=1):
             if position == number:
                 return record

@@ -40,7 +40,7 @@ class PreprocessOptions:
     """Raw files, read in this order."""
     out: Path
     """Store to write."""
-    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts"] = "auto"
+    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"] = "auto"
     """Format of the raw files; auto looks at the content, then at the name."""
     alphabet: str = "auto"
     """auto, dna, rna, iupac, protein, chars, bytes, ints, or a file with one symbol a line."""
@@ -48,6 +48,10 @@ class PreprocessOptions:
     """Column or key with the ids (default: id, where there is one; else ids are STEM:n)."""
     sequence_column: str | None = None
     """Column or key with the sequence (default: sequence, seq, text, tokens or values)."""
+    time_column: str | None = None
+    """Column of a long table (one row a time step) that orders the rows of an id; kept as the track time."""
+    value_columns: str | None = None
+    """Columns of a long table with the numbers of a time step, with "," between them: v1,v2."""
     label_column: str | None = None
     """Column or key with the label (default: label, where there is one)."""
     labels: Path | None = None
@@ -63,6 +67,12 @@ class PreprocessOptions:
     """Draw FOLDS folds of like size instead of train, valid and test; a training run tests on one of them."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
+    on_undecodable: Literal["error", "replace"] = "error"
+    """Bytes of the raw files that are no text in the encoding; replace: U+FFFD, counted."""
+    on_missing: Literal["error", "nan"] = "error"
+    """Missing or non-finite numbers of features; nan: kept as NaN, counted."""
+    quality: Literal["drop", "keep"] = "drop"
+    """Qualities of FASTQ; keep: as the track quality, Phred scores."""
     seed: int = 0
     """Keys the random split."""
     workers: int = 1
@@ -76,6 +86,12 @@ class PreprocessOptions:
 
     def __post_init__(self) -> None:
         _check_minimum(self, seed=0, workers=1)
+        if self.time_column and not self.value_columns:
+            raise OptionError(f"--time-column {self.time_column}: a long table needs --value-columns too, the columns "
+                              "with the numbers of a time step")
+        if self.value_columns and self.sequence_column:
+            raise OptionError("--value-columns and --sequence-column exclude each other: a long table has no column of "
+                              "whole sequences; leave one of the two out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +267,7 @@ class PredictOptions:
     """With --data: only this split."""
     out: Path
     """Table to write (TSV): id, prediction, and p_CLASS for each class; lm: id, bits_per_token, tokens."""
-    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts"] | None = None
+    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"] | None = None
     """Format of the raw files (default: that of the training data)."""
     id_column: str | None = None
     """Column or key with the ids (default: as in training)."""

@@ -33,7 +33,7 @@ from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records
 from seqpipe.readers.raw import RawFile
-from seqpipe.records import ColumnChoice, Record
+from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.rnn import ModelConfig, SequenceRNN
 from seqpipe.sequences import Sample, SequenceDataset
 from seqpipe.sharded import ShardedStore
@@ -187,10 +187,11 @@ def _raw_samples(predictor: Predictor, options: PredictOptions) -> Iterator[Samp
     """Yield the records of the raw files, encoded; options override how the training data were read."""
     known = predictor.data["input"]
     columns = ColumnChoice(options.id_column or known["id_column"], options.sequence_column or known["sequence_column"],
-                           options.encoding or known["encoding"])
+                           options.encoding or known["encoding"], known.get("time_column"),
+                           split_names(known.get("value_columns")), missing=known.get("on_missing") == "nan")
     number = 0
     for path in options.input:
-        with RawFile(path, columns.encoding) as raw:
+        with RawFile(path, columns.encoding, replace=known.get("on_undecodable") == "replace") as raw:
             chosen = options.format or known["format"]
             if chosen == "auto":
                 chosen = detect_format(raw)

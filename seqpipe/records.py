@@ -5,6 +5,7 @@ Place in the flow: raw file -> readers -> [records] -> encoding -> writer.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,11 @@ class Record:
         """Return the error that names this record's place and id in front of ``message``."""
         name = "" if self.id is None else f"record {self.id!r}: "
         return RawFormatError(f"{self.where(line)}: {name}{message}", path=self.path, line=line or self.line or None)
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """Return the column names of a list with "," between them; a name that holds one stands in double quotes."""
+    return tuple(next(csv.reader([text]), ())) if text else ()
 
 
 @dataclass(frozen=True)
@@ -105,3 +111,28 @@ class ColumnChoice:
                 "with --id-column and --sequence-column"
             )
         return id_name, sequence_name
+
+    def find_long(self, names: Collection[str], error: Callable[[str], RawFormatError]) -> str | None:
+        """Return the name of the id column of a long table, None where the table is one record.
+
+        Args:
+            names: the columns there are, in order.
+            error: makes the error from a message; it adds the place.
+
+        Raises:
+            RawFormatError: a named column is not there, or is named for two things.
+        """
+        there = f"the columns are {', '.join(map(repr, names)) or 'none'}"
+        id_name = self.id or ("id" if "id" in names and "id" not in (self.time, *self.values) else None)
+        wanted = [("--id-column", id_name), ("--time-column", self.time),
+                  *(("--value-columns", name) for name in self.values)]
+        seen: dict[str, str] = {}
+        for option, name in wanted:
+            if name is None:
+                continue
+            if name not in names:
+                raise error(f"there is no column {name!r}; {there}; name one of them with {option}")
+            if name in seen:
+                raise error(f"column {name!r} is named twice, with {seen[name]} and with {option}; {there}")
+            seen[name] = option
+        return id_name

@@ -47,9 +47,9 @@ class Slice:
     start: int = 0
     end: int | None = None
 
-    def open(self, encoding: str, line: int = 0) -> RawFile:
+    def open(self, encoding: str, line: int = 0, *, replace_bytes: bool = False) -> RawFile:
         """Open the file for the lines of this slice; ``line`` lines stand before it."""
-        return RawFile(self.path, encoding, start=self.start, end=self.end, line=line)
+        return RawFile(self.path, encoding, start=self.start, end=self.end, line=line, replace=replace_bytes)
 
     def lines_before(self) -> int:
         """Count the lines of the file before this slice."""

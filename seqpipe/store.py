@@ -262,7 +262,9 @@ class Store:
         """Return what the numbers of an array must be, besides what its checksums say."""
         group, _, rest = name.partition("/")
         if name == "values":
-            return finite(allow_nan=False) if self.alphabet is None else within("token", 1, self.alphabet.num_tokens)
+            if self.alphabet is None:
+                return finite(allow_nan=self.header["encoding"].get("missing") is True)
+            return within("token", 1, self.alphabet.num_tokens)
         if name == "offsets" or rest.endswith("/offsets"):
             total = len(self.arrays[name.removesuffix("offsets") + "values"])
             return ascending(f"start <= end <= {total}", total, strict=False)

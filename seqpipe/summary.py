@@ -76,23 +76,25 @@ def moments_of_groups(
         num_channels: C.
 
     Returns:
-        ``mean`` and ``deviation``, C numbers each (0 and 1 without any element).
+        ``mean`` and ``deviation``, C numbers each (0 and 1 without any element); NaN is left out.
     """
-    count, total, squares, center = 0, np.zeros(num_channels), np.zeros(num_channels), np.zeros(num_channels)
+    count, total, squares, center = (np.zeros(num_channels) for _ in range(4))
     first = 0
     for values, lengths in groups:
         part = values[np.repeat(counted[first : first + len(lengths)], lengths)].astype(np.float64)
         first += len(lengths)
-        if not count and len(part):
-            center = part[0].copy()  # sums are taken around it: large offsets do not cost digits
+        missing = np.isnan(part)
+        if not count.any() and len(part):
+            center = np.nan_to_num(part[0])  # sums are taken around it: large offsets do not cost digits
         part -= center
-        count += len(part)
+        part[missing] = 0
+        count += len(part) - missing.sum(axis=0)
         total += part.sum(axis=0)
         squares += np.square(part).sum(axis=0)
-    if not count:
-        return {"mean": [0.0] * num_channels, "deviation": [1.0] * num_channels}
-    mean = total / count
-    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    divisor = np.maximum(count, 1)
+    mean = total / divisor
+    deviation = np.where(count, np.sqrt(np.maximum(squares / divisor - mean**2, 0)), 1.0)
+    center[count == 0] = 0
     return {"mean": (mean + center).tolist(), "deviation": deviation.tolist()}
 
 

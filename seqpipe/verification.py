@@ -195,7 +195,8 @@ def _bad_tokens(store: Store) -> Iterator[str]:
     for start in range(0, len(store.values), rows):
         part = store.values[start : start + rows]
         if store.alphabet is None:
-            wrong, expected = ~np.isfinite(part).reshape(len(part), -1).all(axis=1), "finite numbers"
+            known = ~np.isinf(part) if store.header["encoding"].get("missing") is True else np.isfinite(part)
+            wrong, expected = ~known.reshape(len(part), -1).all(axis=1), "finite numbers"
         else:
             last = store.alphabet.num_tokens - 1
             wrong, expected = (part < 1) | (part > last), f"1 <= token <= {last}"

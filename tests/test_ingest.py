@@ -316,7 +316,8 @@ def test_header_says_how_the_input_was_read(amp_store):
     """Format, columns and sources by base name, size and digest, and no path or time."""
     header = SequenceDataset(amp_store).store.header
     assert header["input"] == {"format": "fasta", "id_column": None, "sequence_column": None, "label_column": "label",
-                               "encoding": "utf-8"}
+                               "encoding": "utf-8", "time_column": None, "value_columns": None,
+                               "on_missing": "error", "on_undecodable": "error"}
     assert [source["name"] for source in header["provenance"]["sources"]] == ["amp.fasta", "labels.tsv"]
     assert header["provenance"]["sources"][0]["size"] == (DATA / "amp/amp.fasta").stat().st_size
     assert str(ROOT) not in json.dumps(header)

@@ -14,7 +14,8 @@ import pytest
 import seqpipe
 
 PACKAGE = Path(seqpipe.__file__).parent
-READERS = ["compressed", "raw", "fastx", "tables", "jsonl", "text", "ts", "__init__"]  # lower ones first
+READERS = ["compressed", "raw", "numbers", "fastx", "tables", "long_tables", "jsonl", "text", "ts", "hdf5",
+           "__init__"]  # lower ones first
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
 
 

@@ -1,10 +1,8 @@
-"""The command preprocess: awkward and wrong files, every option, and what each message says."""
+"""The command preprocess: wrong files, every option, and what each message says."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,151 +13,8 @@ import pytest
 import seqpipe
 from scripts.preprocess import main
 from seqpipe.sequences import SequenceDataset
-from seqpipe.options import VerifyOptions
-from seqpipe.verification import verify
 from tests.conftest import DATA
-
-AWKWARD = Path(__file__).parent / "awkward"
-CASES = {case["id"]: case for case in json.loads((AWKWARD / "cases.json").read_text("utf-8"))}
-# What belongs to the import of further kinds of data, and what it needs.
-LATER = {
-    "csv-missing-cell": "a long table: --time-column and --value-columns",
-    "csv-nan-inf": "a long table: --time-column and --value-columns",
-    "label-multi": "--label-type multilabel and --label-separator",
-}
-
-
-def run(capsys, *argv):
-    """Run the command; return exit code, stdout and stderr."""
-    code = main([str(argument) for argument in argv])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def refused(capsys, *argv):
-    """Run a command that has to fail: exit code 1, one message of one line on stderr, nothing on stdout."""
-    code, out, err = run(capsys, *argv)
-    assert (code, out) == (1, ""), (code, out, err)
-    assert err.startswith("seqpipe preprocess: ") and err.count("\n") == 1 and "Traceback" not in err
-    return err
-
-
-def contents(out, split=None):
-    """Return {id: (sequence, metadata)} of a store, its classes by name; the whole file is verified too."""
-    verify(VerifyOptions(store=out))
-    dataset = SequenceDataset(out, split)
-    records = {}
-    for tokens, metadata in dataset:
-        sequence = tokens.tolist() if dataset.channels else dataset.decode(tokens)
-        if dataset.classes:
-            metadata["label"] = dataset.classes[metadata["label"]]
-        records[metadata["id"]] = sequence, {k: v for k, v in metadata.items() if k not in ("id", "index")}
-    assert len(records) == len(dataset)
-    return records
-
-
-# ---- awkward inputs -------------------------------------------------------------------------
-
-
-def prepare(case, folder):
-    """Return the command line of an awkward case, with what it needs put into ``folder``."""
-    files = [folder / name for name in case["files"]]
-    for path in files:
-        if (AWKWARD / path.name).is_file():
-            shutil.copy(AWKWARD / path.name, path)
-    setup = case.get("setup", {})
-    if setup.get("kind") == "long_line":
-        unit, length = setup["unit"], setup["length"]
-        files = [folder / "long.fasta"]
-        files[0].write_text(f">big\n{unit * (length // len(unit))}\n", encoding="ascii")
-    elif setup.get("kind") == "directory":
-        files[0].mkdir()
-    elif setup.get("kind") == "missing":
-        files = [folder / setup["path"]]
-    elif setup.get("kind") == "chmod":
-        if os.geteuid() == 0:
-            pytest.skip("root can read every file")
-        files[0].chmod(0)
-    options = case["options"]
-    sequence = next((options[key] for key in ("sequence", "text", "tokens", "values") if key in options), None)
-    chosen = {"--labels": files[1] if "labels" in options else None, "--id-column": options.get("id"),
-              "--sequence-column": sequence, "--label-column": options.get("label"),
-              "--format": options.get("format")}
-    return [files[0], *(word for option, value in chosen.items() if value is not None for word in (option, value)),
-            "--split", "none"]
-
-
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "accept" and n not in LATER])
-def test_awkward_inputs_are_imported_as_they_stand(tmp_path, capsys, name):
-    """Ids, sequences and labels of every odd but right file arrive, in its order; zstd is refused by name."""
-    case, out = CASES[name], tmp_path / "x.h5"
-    argv = [*prepare(case, tmp_path), "--out", out]
-    if name == "zstd":  # a matter of policy: refused with its name
-        assert "zstd" in refused(capsys, *argv) and not out.exists()
-        return
-    code, text, err = run(capsys, *argv)
-    assert code == 0, err
-
-    found = contents(out)
-
-    assert len(found) == case["n"] and SequenceDataset(out).lengths[:].tolist() == case["lengths"]
-    stem = argv[0].stem
-    assert list(found) == ([f"{stem}:{i + 1}" for i in range(case["n"])] if case["format"] in ("ts", "text")
-                           else case["ids"])
-    sequences = [sequence for sequence, _ in found.values()]
-    if "sha256_concat" in case:
-        assert hashlib.sha256("".join(sequences).encode()).hexdigest() == case["sha256_concat"]
-    if case["format"] == "ts":
-        assert sequences == case["values"]
-    elif "sequences" in case:
-        assert sequences == case["sequences"]
-    if "labels" in case:
-        assert [metadata["label"] for _, metadata in found.values()] == case["labels"]
-    for sense, note in (("one class", "only one class, 'x'"), ("classes", "2,000 classes for 2,000 records")):
-        if any(sense in warning for warning in case.get("warn", [])):
-            assert note in text
-    if case.get("warn"):
-        assert "note     " in text
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["new", "over an old store"])
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "reject" and n not in LATER])
-def test_awkward_inputs_are_refused_without_a_trace(tmp_path, capsys, name, old):
-    """File, line and a telling word are in the one message; there is no output, or the old one untouched."""
-    case, out = CASES[name], tmp_path / "out" / "x.h5"
-    argv = [*prepare(case, tmp_path), "--out", out, *(["--overwrite"] if old else [])]
-    out.parent.mkdir()
-    if old:
-        out.write_bytes(b"the old one")
-
-    message = refused(capsys, *argv)
-
-    expected = case["error"]
-    assert expected["file"] in message
-    if expected["lines_ok"]:
-        assert re.search(rf"{re.escape(expected['file'])}:({'|'.join(map(str, expected['lines_ok']))}): ", message)
-    assert any(word.lower() in message.lower() for word in expected["mention_any"])
-    assert os.listdir(out.parent) == (["x.h5"] if old else [])
-    assert not old or out.read_bytes() == b"the old one"
-
-
-def test_strict_alphabet_names_line_and_symbol_of_an_awkward_input(tmp_path, capsys):
-    """Where the alphabet is fixed, an ambiguity code and a lower-case letter are errors."""
-    message = refused(capsys, AWKWARD / "fa_iupac.fasta", "--alphabet", "dna", "--out", tmp_path / "x.h5")
-    assert "fa_iupac.fasta:2: record 'x': symbol 'R' at position 4" in message
-    message = refused(capsys, AWKWARD / "fa_lower.fasta", "--alphabet", "dna", "--out", tmp_path / "x.h5")
-    assert "fa_lower.fasta:2: " in message and "(0-based) is not in alphabet 'dna' (ACGTN)" in message
-
-
-def test_latin_1_is_read_where_it_is_named(tmp_path, capsys):
-    """``--encoding`` decodes what is not UTF-8."""
-    out = tmp_path / "x.h5"
-    assert run(capsys, AWKWARD / "enc_bad.txt", "--encoding", "latin-1", "--out", out)[0] == 0
-    lines = (AWKWARD / "enc_bad.txt").read_bytes().decode("latin-1").splitlines()
-    assert [sequence for sequence, _ in contents(out).values()] == lines
-
-
-# ---- wrong input ----------------------------------------------------------------------------
+from tests.importing import contents, refused, run
 
 FASTA = ">a\nACGT\n>b\nGG\n"
 TABLE = "id,seq,label,fold\na,ACGT,x,train\nb,GG,y,test\n"
@@ -275,7 +130,7 @@ WRONG = {
     "id with NUL": (
         {"a.jsonl": '{"id": "a\\u0000", "seq": "A"}\n'}, [], "a.jsonl:1: record 'a\\x00': the id is 'a\\x00'"),
     "id column of FASTA": (
-        {"a.fa": FASTA}, ["--id-column", "name"], "a.fa: --id-column name is for csv, tsv and jsonl, and"),
+        {"a.fa": FASTA}, ["--id-column", "name"], "a.fa: --id-column name is for csv, tsv, jsonl and h5, and"),
     "sequence column of FASTA": (
         {"a.fa": FASTA}, ["--sequence-column", "name"], "a.fa: --sequence-column name is for csv"),
     "no such labels": (
@@ -436,7 +291,8 @@ def test_options_choose_format_columns_and_types(tmp_path, capsys):
     options = SequenceDataset(out).store.header["provenance"]["options"]
     assert options == {"format": "tsv", "id_column": "name", "sequence_column": "tokens", "label_column": "grade",
                        "label_type": "number", "split": "0.5,0.5", "split_by": "random", "folds": 0,
-                       "encoding": "ascii", "seed": 7, "alphabet": "ints"}
+                       "encoding": "ascii", "seed": 7, "alphabet": "ints", "time_column": None,
+                       "value_columns": None, "on_missing": "error", "on_undecodable": "error", "quality": "drop"}
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("auto", ["1", "2"]), ("class", ["1", "2"]), ("number", [1.0, 2.0]),

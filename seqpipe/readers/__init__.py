@@ -1,11 +1,14 @@
 """Raw file -> records: one iterator for every format.
 
-    compressed   tell gzip, bzip2 and xz by content, and decompress them
+    compressed   tell gzip, bzip2, xz and zstd by content, and decompress them
     raw          RawFile: open, decode, count lines, name the place of an error
     fastx        FASTA, FASTQ
     tables       CSV, TSV; the table of --labels
+    long_tables  CSV, TSV with one row a time step
+    numbers      texts to numbers, and what may be missing among them
     jsonl        JSON Lines
     text         one sequence a line
+    hdf5         HDF5 files of other makers
     ts           the .ts format of the UEA and UCR time series archives
 
 Every reader is strict and streams: it yields a record as soon as it is read, keeps nothing
@@ -23,14 +26,16 @@ from seqpipe.errors import OptionError
 from seqpipe.layout import SIGNATURE
 from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.readers.fastx import read_fasta, read_fastq
+from seqpipe.readers.hdf5 import read_hdf5
 from seqpipe.readers.jsonl import read_jsonl
+from seqpipe.readers.long_tables import read_long_table
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_table
 from seqpipe.readers.text import read_text
 from seqpipe.readers.ts import HEADER_TAGS, read_ts
 from seqpipe.records import ColumnChoice, Record
 
-FORMATS = ("fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts")
+FORMATS = ("fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5")
 
 _BY_SUFFIX = {
     ".fa": "fasta", ".fasta": "fasta", ".fna": "fasta", ".ffn": "fasta", ".faa": "fasta",
@@ -50,13 +55,10 @@ def detect_format(raw: RawFile) -> str:
     """Return one of ``FORMATS``: what the first 64 KiB show, else what the name says.
 
     Raises:
-        RawFormatError: neither tells, or the file is HDF5.
+        RawFormatError: neither tells.
     """
     if raw.head().startswith(SIGNATURE):
-        raise raw.error(
-            "is an HDF5 file, which cannot be imported as text; a store needs no import, and other "
-            f"HDF5 files must be written as one of {', '.join(FORMATS)} first"
-        )
+        return "h5"
     text = raw.head().decode(raw.encoding, "replace").removeprefix("\ufeff")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     for name, pattern in _BY_CONTENT.items():
@@ -89,20 +91,23 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice, *, may_be_emp
         RawFormatError: a line breaks the format, or there is no record at all.
         OptionError: ``format`` is unknown.
     """
+    delimiter = {"csv": ",", "tsv": "\t"}.get(format)
     if format == "fasta":
         records = read_fasta(raw)
     elif format == "fastq":
         records = read_fastq(raw, keep_quality=columns.quality)
-    elif format == "csv":
-        records = read_table(raw, columns, ",")
-    elif format == "tsv":
-        records = read_table(raw, columns, "\t")
+    elif delimiter and columns.values:
+        records = read_long_table(raw, columns, delimiter)
+    elif delimiter:
+        records = read_table(raw, columns, delimiter)
     elif format == "jsonl":
         records = read_jsonl(raw, columns)
     elif format == "text":
         records = read_text(raw)
     elif format == "ts":
-        records = read_ts(raw)
+        records = read_ts(raw, missing=columns.missing)
+    elif format == "h5":
+        records = read_hdf5(raw, columns)
     else:
         raise OptionError(f"--format {format!r} is unknown; take one of {', '.join(FORMATS)}")
     first = next(records, None)

@@ -12,6 +12,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
 BUFFER_BYTES = 1 << 18
 MAGIC_BYTES = 16  # enough of the start of a file for ``find_compression``
@@ -20,7 +21,7 @@ SHORTEST = 14  # bytes of an empty bzip2 file; gzip and xz need more
 # What reading compressed data raises when they are cut or damaged.
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 SUFFIXES = {".gz": "gzip", ".bgz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-READ = ("gzip", "bzip2", "xz")
+READ = ("gzip", "bzip2", "xz", "zstd")
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
     "bzip2": re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"),
@@ -44,20 +45,71 @@ def decompressed(file: io.FileIO, compression: str | None) -> io.BufferedReader:
         return io.BufferedReader(file, BUFFER_BYTES)
     if compression == "gzip":
         return gzip.GzipFile(fileobj=file, mode="rb")  # type: ignore[return-value]
-    new = bz2.BZ2Decompressor if compression == "bzip2" else lzma.LZMADecompressor
-    return io.BufferedReader(_Streams(file, new), BUFFER_BYTES)
+    new: dict[str, Callable[[], _Decompressor]] = {
+        "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor, "zstd": _ZstdFrame}
+    return io.BufferedReader(_Streams(file, new[compression]), BUFFER_BYTES)
+
+
+class _Decompressor(Protocol):
+    """Decompresses one stream, as the classes of the standard library do."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _ZstdFrame:
+    """One zstd frame. (The stream reader of ``zstandard`` takes a cut frame for a whole one.)"""
+
+    STEP = 1024  # bytes decompressed at a time: they may become 32,000 times as many
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._error = zstandard.ZstdError
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._data, self._at = b"", 0
+        self._made, self._given = b"", 0
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof and self._given == len(self._made)
+
+    @property
+    def needs_input(self) -> bool:
+        return self._given == len(self._made) and self._at >= len(self._data)
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data + self._data[self._at :]
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        if data:
+            self._data, self._at = data, 0
+        while self._given == len(self._made) and self._at < len(self._data) and not self._frame.eof:
+            try:
+                self._made = self._frame.decompress(self._data[self._at : self._at + self.STEP])
+            except self._error as error:
+                raise OSError(str(error)) from error
+            self._at += self.STEP
+            self._given = 0
+        piece = self._made[self._given : self._given + max_length]
+        self._given += len(piece)
+        return piece
 
 
 class _Streams(io.RawIOBase):
-    """The decompressed bytes of bzip2 or xz streams that stand one after the other.
+    """The decompressed bytes of bzip2, xz or zstd streams that stand one after the other.
 
     The classes of the standard library leave out whatever follows the first stream and does
     not start another, so a damaged second stream would be lost without a word.
     """
 
-    def __init__(
-        self, file: io.FileIO, new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
-    ) -> None:
+    def __init__(self, file: io.FileIO, new: Callable[[], _Decompressor]) -> None:
         self._file = file
         self._new = new
         self._decompressor = new()

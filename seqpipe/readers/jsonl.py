@@ -13,13 +13,17 @@ is a missing one), everything else as compact JSON: 3 is "3", 1.50 is "1.5", [1,
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
+from math import nan
+from types import NoneType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from seqpipe.readers.raw import RawFile, brief
+from seqpipe.readers.numbers import COUNTED
+from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import ColumnChoice, Record
 
 
@@ -34,10 +38,12 @@ def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
     first: dict[str, Any] = {}
     kind, kind_line = "", 0
     id_name, sequence_name = None, ""
+    decoder = _LENIENT if columns.missing else _STRICT
     for line in raw.lines():
-        if not line.strip():
+        if not line or line.isspace():
+            raw.counts[BLANK] += 1
             continue
-        values = _parse(raw, line)
+        values = _parse(raw, line, decoder)
         if not first:
             first = dict.fromkeys(values)
             id_name, sequence_name = columns.find(values, raw.error)
@@ -48,7 +54,7 @@ def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
         record = Record(record_id, "", {}, raw.path, raw.line, raw.line)
         try:
             name = sequence_name
-            record.sequence = _sequence(sequence)
+            record.sequence = _sequence(sequence, columns.missing, raw.counts)
             for name, value in values.items():
                 record.columns[name] = value if isinstance(value, str) else _compact(value)
         except ValueError as error:
@@ -63,10 +69,10 @@ def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
         yield record
 
 
-def _parse(raw: RawFile, line: str) -> dict[str, Any]:
+def _parse(raw: RawFile, line: str, decoder: json.JSONDecoder) -> dict[str, Any]:
     """Return the object that a line holds; every way in which it may be none is an error."""
     try:
-        values = _DECODER.decode(line)
+        values = decoder.decode(line)
     except json.JSONDecodeError as error:
         raise raw.error(
             f"not valid JSON at column {error.colno}: {error.msg}, near "
@@ -100,13 +106,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number; numbers must be finite")
+    raise ValueError(f"{name} is not a JSON number; numbers must be finite{_NAN_HINT}")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_NAN_HINT = " (keep missing numbers of features as NaN with --on-missing nan)"
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_LENIENT = json.JSONDecoder(object_pairs_hook=_unique)  # takes NaN and Infinity too, which Python writes
 
 
-def _sequence(value: Any) -> str | np.ndarray:
+def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarray:
     """Return a JSON value as a sequence; ValueError says why it is none."""
     if isinstance(value, str):
         return value
@@ -116,7 +124,7 @@ def _sequence(value: Any) -> str | np.ndarray:
         return np.empty(0, np.int64)
     if not isinstance(value[0], list):
         if set(map(type, value)) != {int}:
-            return _features(value).reshape(-1, 1)
+            return _features(value, missing, counts).reshape(-1, 1)
         try:
             return np.array(value, dtype=np.int64)
         except OverflowError:
@@ -132,25 +140,29 @@ def _sequence(value: Any) -> str | np.ndarray:
                 f"time step {step} (0-based) is {brief(row)}, expected a list of {num_channels} "
                 "channels as in step 0, at least 1"
             )
-    return _features(list(chain.from_iterable(value))).reshape(-1, num_channels)
+    return _features(list(chain.from_iterable(value)), missing, counts).reshape(-1, num_channels)
 
 
-def _features(values: list[Any]) -> np.ndarray:
+def _features(values: list[Any], missing: bool, counts: Counter[str]) -> np.ndarray:
     """Return numbers as (n,) float64, if all are numbers that it holds unchanged."""
-    if not set(map(type, values)) <= {int, float}:
+    types = set(map(type, values))
+    if not types <= ({int, float, NoneType} if missing else {int, float}):
         at = next(i for i, item in enumerate(values) if type(item) not in (int, float))
-        raise ValueError(f"found {brief(values[at])} at position {at} (0-based), expected a number")
-    array = np.array([_exact(value) for value in values], dtype=np.float64)
-    if not np.isfinite(array).all():
-        at = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise ValueError(f"number at position {at} (0-based) is out of the range of float64")
+        hint = _NAN_HINT if values[at] is None else ""
+        raise ValueError(f"found {brief(values[at])} at position {at} (0-based), expected a number{hint}")
+    if NoneType in types:
+        values = [nan if value is None else value for value in values]
+    if int in types and (large := [v for v in values if type(v) is int and not -(2**53) <= v <= 2**53]):
+        raise ValueError(f"integer {brief(large[0])} among features is beyond 2**53, so not exact")
+    array = np.array(values, dtype=np.float64)
+    finite = np.isfinite(array)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        if not missing:
+            raise ValueError(f"number at position {at} (0-based) is out of the range of float64{_NAN_HINT}")
+        counts[COUNTED] += int((~finite).sum())
+        array[~finite] = nan
     return array
-
-
-def _exact(value: int | float) -> int | float:
-    if type(value) is int and not -(2**53) <= value <= 2**53:
-        raise ValueError(f"integer {brief(value)} among features is beyond 2**53, so not exact")
-    return value
 
 
 def _kind(sequence: str | np.ndarray) -> str:

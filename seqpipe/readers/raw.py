@@ -10,11 +10,13 @@ Memory holds one line and small buffers, whatever the size of the file.
 from __future__ import annotations
 
 import codecs
+import importlib.util
 import io
 import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +42,9 @@ _MARKS = (  # the longer first: the mark of UTF-32 starts with that of UTF-16
     ("UTF-8", codecs.BOM_UTF8),
 )
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
+_ESCAPES = re.compile("[\udc80-\udcff]")
+BLANK = "blank lines skipped"
+REPLACED = "undecodable bytes replaced by U+FFFD"
 
 
 def brief(value: object, limit: int = 60) -> str:
@@ -51,7 +56,7 @@ def brief(value: object, limit: int = 60) -> str:
 class RawFile:
     """An open raw file. Use it in a ``with`` statement: it holds a file handle.
 
-    gzip (many members too), bzip2 and xz are told by content, not by name. A UTF-8
+    gzip, bzip2, xz and zstd (of many members too) are told by content, not by name. A UTF-8
     byte-order mark at the start is dropped.
 
     Args:
@@ -59,10 +64,12 @@ class RawFile:
         encoding: how the text is decoded, a name Python knows.
         start, end: only these bytes of an uncompressed file, ``start <= byte < end``; None is its end.
         line: how many lines stand before ``start``.
+        replace: read undecodable bytes as U+FFFD instead of refusing them.
 
     Attributes:
         path, encoding: as given.
-        compression: "gzip", "bzip2", "xz", or None.
+        compression: "gzip", "bzip2", "xz", "zstd", or None.
+        counts: what was left out or changed by choice, by its name in the summary.
         size: bytes on disk.
         line: 1-based number of the line that ``lines`` yielded last; before the first, as given.
 
@@ -72,10 +79,12 @@ class RawFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], encoding: str = "utf-8", *, start: int = 0,
-                 end: int | None = None, line: int = 0) -> None:
+                 end: int | None = None, line: int = 0, replace: bool = False) -> None:
         self.path = Path(path)
         self.encoding = encoding
+        self.counts: Counter[str] = Counter()
         self.line = line
+        self._replace = replace
         self._start = start
         self._left: float = math.inf if end is None else end - start  # bytes of the text not read yet
         self._file = self._open()
@@ -168,7 +177,7 @@ class RawFile:
                 data = self._stream.read1(int(min(BLOCK_BYTES, self._left)))
                 self._left -= len(data)
                 if text := decoder.decode(data, final=not data):
-                    yield text
+                    yield self._replaced(text) if self._replace and _has_escapes(text) else text
         except UnicodeDecodeError as error:
             # Some encodings cannot escape every byte. Those before it in the block are in order.
             before = error.object[: error.start].decode(self.encoding, "replace")
@@ -185,6 +194,11 @@ class RawFile:
                 "compress the file again",
                 at,
             ) from error
+
+    def _replaced(self, text: str) -> str:
+        text, count = _ESCAPES.subn("\ufffd", text)
+        self.counts[REPLACED] += count
+        return text
 
     def _open(self) -> io.FileIO:
         """Open the path unbuffered, if it is a regular file."""
@@ -206,12 +220,17 @@ class RawFile:
     def _tell_compression(self, start: bytes) -> str | None:
         """Return the compression that the first bytes show, or None."""
         compression = find_compression(start)
+        if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
+            raise self.error(
+                "is compressed with zstd, which needs the package zstandard; install it with "
+                "pip install 'torch-seqpipe[zstd]', or decompress the file first"
+            )
         if compression in READ:
             return compression
         if compression:
             raise self.error(
                 f"is compressed with {compression}, which is not read; decompress it first, or "
-                "compress it with gzip, bzip2 or xz"
+                "compress it with gzip, bzip2, xz or zstd"
             )
         by_name = SUFFIXES.get(self.path.suffix.lower())
         if by_name and self.size < SHORTEST:
@@ -239,7 +258,11 @@ class RawFile:
             # surrogateescape keeps undecodable bytes in their line, where ``lines`` finds them.
             "".encode(self.encoding)  # refuses the codecs that are not for text
             b"a".decode(self.encoding, "replace")  # refuses those that cannot go on behind a bad byte
-            decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
+            errors = "surrogateescape"
+            if self._replace:
+                errors = "seqpipe.escape"  # some encodings have bytes that surrogateescape does not take
+                codecs.register_error(errors, _escape)
+            decoder = codecs.getincrementaldecoder(self.encoding)(errors)
             codec = codecs.lookup(self.encoding).name
         except (LookupError, UnicodeError) as error:
             raise OptionError(
@@ -258,7 +281,7 @@ class RawFile:
             marked = "utf-8-sig" if name == "UTF-8" else name  # these drop the mark
             if self._start:
                 return decoder
-            return codecs.getincrementaldecoder(marked)("surrogateescape")
+            return codecs.getincrementaldecoder(marked)(errors)
         return decoder
 
     def _check(self, line: str) -> None:
@@ -276,9 +299,16 @@ class RawFile:
     def _undecodable(self, byte: int, column: int | None = None) -> RawFormatError:
         where = "" if column is None else f" at column {column + 1}"
         return self.error(
-            f"byte 0x{byte:02x}{where} is not {self.encoding}; convert the file to UTF-8, or name "
-            "its encoding with --encoding (for example --encoding latin-1)"
+            f"byte 0x{byte:02x}{where} is not {self.encoding}; convert the file to UTF-8, name its "
+            "encoding with --encoding (for example --encoding latin-1), or count and replace such "
+            "bytes with --on-undecodable replace"
         )
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Decode each byte that is no text to an escape, which is found and counted afterwards."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\udcff" * (error.end - error.start), error.end
 
 
 def _has_escapes(text: str) -> bool:

@@ -4,7 +4,8 @@ Place in the flow: RawFile -> [tables] -> Record; labels file -> [tables] -> ing
 
 Cells are quoted with double quotes where needed, in TSV too; a quoted cell may hold line
 ends, delimiters and doubled quotes. Every cell is text, byte for byte: nothing is stripped,
-and "NA", "null" or "" are ordinary text. Wholly blank lines are skipped.
+and "NA", "null" or "" are ordinary text. Wholly blank lines are skipped
+and counted.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from seqpipe.errors import RawFormatError
 from seqpipe.readers.compressed import SUFFIXES
-from seqpipe.readers.raw import RawFile, brief
+from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import ColumnChoice, Record
 
 # The longest cell, in characters. The csv module gathers a cell at 4 bytes a character, so
@@ -34,7 +36,7 @@ def read_table(raw: RawFile, columns: ColumnChoice, delimiter: str) -> Iterator[
         RawFormatError: a bad header, a named column that is not there, a row with another
             number of cells than the header, an empty id, broken quotes.
     """
-    rows = _read_rows(raw, delimiter)
+    rows = read_rows(raw, delimiter)
     header_line, names = next(rows, (0, []))
     if not names:
         return
@@ -44,7 +46,7 @@ def read_table(raw: RawFile, columns: ColumnChoice, delimiter: str) -> Iterator[
         sequence = cells.pop(sequence_name)
         record_id = None if id_name is None else cells.pop(id_name)
         if record_id == "":
-            raise _empty_id(raw, line, id_name)
+            raise empty_id(raw, line, id_name)
         yield Record(record_id, sequence, cells, raw.path, line, line)
 
 
@@ -63,7 +65,7 @@ def read_labels(path: Path, encoding: str = "utf-8") -> dict[str, tuple[dict[str
     """
     labels: dict[str, tuple[dict[str, str], int]] = {}
     with RawFile(path, encoding) as raw:
-        rows = _read_rows(raw, _tell_delimiter(raw))
+        rows = read_rows(raw, _tell_delimiter(raw))
         header_line, names = next(rows, (0, []))
         if "id" not in names or len(names) < 2:
             raise raw.error(
@@ -75,7 +77,7 @@ def read_labels(path: Path, encoding: str = "utf-8") -> dict[str, tuple[dict[str
             cells = dict(zip(names, row))
             record_id = cells.pop("id")
             if not record_id:
-                raise _empty_id(raw, line, "id")
+                raise empty_id(raw, line, "id")
             if record_id in labels:
                 raise raw.error(
                     f"id {record_id!r} stands in line {labels[record_id][1]} already; every id must "
@@ -88,7 +90,7 @@ def read_labels(path: Path, encoding: str = "utf-8") -> dict[str, tuple[dict[str
     return labels
 
 
-def _read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line where the row starts, cells): the checked header row first, then all others."""
     if csv.field_size_limit() < MAX_CELL:
         csv.field_size_limit(MAX_CELL)  # there is one limit for the process
@@ -110,6 +112,8 @@ def _read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 names = row
             if row:
                 yield line, row
+            else:
+                raw.counts[BLANK] += 1
             line = raw.line + 1
     except csv.Error as error:
         upto = "" if raw.line <= line else f" (read up to line {raw.line})"
@@ -132,7 +136,8 @@ def _check_header(raw: RawFile, names: list[str], line: int) -> None:
         )
 
 
-def _empty_id(raw: RawFile, line: int, name: str | None) -> Exception:
+def empty_id(raw: RawFile, line: int, name: str | None) -> RawFormatError:
+    """Return the error of a row without an id."""
     return raw.error(
         f"column {name!r} is '', expected an id; fill it in, or take another column with --id-column",
         line,

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqpipe.readers.raw import RawFile, brief
+from seqpipe.readers.numbers import BadNumber, parse_numbers
+from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import Record
 
 HEADER_TAGS = (
@@ -44,8 +45,12 @@ class _Header:
     classes: frozenset[str] = frozenset()
 
 
-def read_ts(raw: RawFile) -> Iterator[Record]:
+def read_ts(raw: RawFile, *, missing: bool = False) -> Iterator[Record]:
     """Yield one record per data line: (T, C) float64, no id, the label in column "label".
+
+    Args:
+        raw: the open file.
+        missing: take "?" and other values that are missing or not finite as NaN.
 
     Raises:
         RawFormatError: a header that is incomplete or declares time stamps, a value that is
@@ -57,6 +62,7 @@ def read_ts(raw: RawFile) -> Iterator[Record]:
     for line in lines:
         line = line.strip()
         if not line or line[0] == "#":
+            raw.counts[BLANK] += not line
             continue
         parts = line.split(":")
         columns = {"label": _label(raw, header, parts.pop().strip())} if header.label else {}
@@ -67,7 +73,7 @@ def read_ts(raw: RawFile) -> Iterator[Record]:
                 f"found {len(parts)} channels{' and a label' if header.label else ''}, expected "
                 f"{header.num_channels or 'at least 1'}; correct the line or the header"
             )
-        channels = [_numbers(raw, number, part) for number, part in enumerate(parts)]
+        channels = [_numbers(raw, number, part, missing) for number, part in enumerate(parts)]
         lengths = {len(channel) for channel in channels}
         if len(lengths) > 1:
             raise raw.error(
@@ -81,10 +87,7 @@ def read_ts(raw: RawFile) -> Iterator[Record]:
                     f"found {len(channels[0])} time steps, expected {header.length} as '@equalLength "
                     "true' says; correct the line or the header"
                 )
-        sequence = np.array(channels, dtype=np.float64).T.copy()
-        if not np.isfinite(sequence).all():
-            raise raw.error("a value is out of the range of float64; correct it")
-        yield Record(None, sequence, columns, raw.path, raw.line, raw.line)
+        yield Record(None, np.stack(channels, axis=1), columns, raw.path, raw.line, raw.line)
 
 
 def _read_header(raw: RawFile, lines: Iterator[str]) -> _Header:
@@ -153,21 +156,12 @@ def _label(raw: RawFile, header: _Header, label: str) -> str:
     return label
 
 
-def _numbers(raw: RawFile, channel: int, text: str) -> list[float]:
+def _numbers(raw: RawFile, channel: int, text: str, missing: bool) -> np.ndarray:
     """Return the numbers of one channel."""
-    values = text.split(",")
     try:
-        if _NUMBERS.fullmatch(text):
-            return list(map(float, values))
-    except ValueError:
-        pass
-    step = next(i for i, value in enumerate(values) if not _is_number(value))
-    value = values[step].strip()
-    raise raw.error(
-        f"{'missing' if value in ('', '?') else 'bad'} value {brief(value)} in channel {channel} at "
-        f"time step {step} (both 0-based), expected a finite number; fill it in, or leave the "
-        "record out"
-    )
+        return parse_numbers(text.split(","), missing=missing, counts=raw.counts)
+    except BadNumber as error:
+        raise raw.error(f"channel {channel}, time step {error.position} (both 0-based): {error}") from None
 
 
 def _is_number(text: str) -> bool:
