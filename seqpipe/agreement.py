@@ -5,6 +5,7 @@ Place in the flow: headers of stores -> [agreement] -> sharded, merging.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,12 @@ from seqpipe.errors import StoreError
 from seqpipe.splits import SPLIT_NAMES, WHOLE
 
 _SAME = ("kind", "encoding", "channels", "label_type", "classes", "columns")
-_REMEDY = "import the second one again with --like and the first one's path, or keep them apart"
+_LIKE = "import the second one again with --like and the first one's path, or keep them apart"
+MERGE = "merge them into one .h5 file, which has the column of both"
 
 
 def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the header of several stores as one, without the summaries of its splits.
+    """Return the header of several stores as one, with empty ``splits``: their summaries need all lengths.
 
     Args:
         names: what to call each store in a message.
@@ -34,22 +36,23 @@ def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> 
                 raise disagreement(names[0], name, key, first[key], header[key])
         if (len(header["splits"]) > 1) != (len(first["splits"]) > 1):
             raise disagreement(names[0], name, "splits", list(first["splits"])[1:], list(header["splits"])[1:])
-    joint = {key: first[key] for key in _SAME}
+    joint = {key: first[key] for key in _SAME} | {"splits": {}}
+    joint["writing"] = _joint_writing([header.get("writing", {}) for header in headers])
     joint["input"] = _joint_input([header["input"] for header in headers])
     if "moments" in first:
         joint["moments"] = _joint_moments(headers)
     joint["provenance"] = _joint_provenance([header["provenance"] for header in headers])
-    return joint
+    return {key: joint[key] for key in first if key in joint}  # in the order of an import
 
 
-def disagreement(first: str, second: str, what: str, one: Any, other: Any) -> StoreError:
+def disagreement(first: str, second: str, what: str, one: Any, other: Any, remedy: str = _LIKE) -> StoreError:
     """Return the error about two stores that cannot be one."""
     if isinstance(one, list) and isinstance(other, list) and len(one) + len(other) > 16:
         # Thousands of classes say nothing; the first that differs does.
         at = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
         one, other = (f"{len(part)} ({part[at] if at < len(part) else 'none'!r} at {at})" for part in (one, other))
     return StoreError(f"{first} and {second} cannot be one store: their {what} differ: {_short(one)} and "
-                      f"{_short(other)}; {_REMEDY}")
+                      f"{_short(other)}; {remedy}")
 
 
 def _short(value: Any) -> str:
@@ -62,20 +65,35 @@ def split_order(names: Sequence[str]) -> list[str]:
     return [*(name for name in SPLIT_NAMES if name in names), *sorted(set(names) - set(SPLIT_NAMES))]
 
 
+def _joint_writing(parts: Sequence[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """Return the ways of writing numbers that gave the texts of each column in all stores."""
+    common = {name: [way for way in ways if all(way in other.get(name, ()) for other in parts)]
+              for name, ways in parts[0].items()}
+    return {name: ways for name, ways in common.items() if ways}
+
+
 def _joint_input(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how all were read: what is not the same of all is left to be told by the input."""
-    joint = {key: value if all(other[key] == value for other in inputs) else None for key, value in inputs[0].items()}
-    return {**joint, "format": joint["format"] or "auto", "encoding": joint["encoding"] or inputs[0]["encoding"]}
+    """Return how all were read; the format, and columns, that are not the same of all are left to be told."""
+    def joint(key: str, value: Any) -> Any:
+        if key not in ("format", "id_column", "sequence_column", "label_column") or all(
+                other[key] == value for other in inputs):
+            return value
+        return "auto" if key == "format" else None
+
+    return {key: joint(key, value) for key, value in inputs[0].items()}
 
 
 def _joint_provenance(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all sources, each once, and the options that all were imported with."""
+    """Return all sources, each once, the options that all were imported with, and the sums of what was counted."""
     sources: list[Any] = []
+    counts: Counter[str] = Counter()
     for part in parts:
         sources += [source for source in part["sources"] if source not in sources]
+        counts.update(part.get("counts", {}))
     options = {name: value for name, value in parts[0]["options"].items()
                if all(name in part["options"] and part["options"][name] == value for part in parts)}
-    return {"sources": sources, "options": options}
+    joint = {"sources": sources, "options": options, "counts": dict(sorted(counts.items()))}
+    return {key: joint[key] for key in parts[0] if key in joint}
 
 
 def _joint_moments(headers: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

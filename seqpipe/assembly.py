@@ -74,8 +74,12 @@ class Assembly:
             contents["metadata/label"] = Content.of(label)
         splits = self._split_rows(label if classes else None)
         others = [name for name in self._columns if name != self._label_column]
+        writing: dict[str, list[str]] = {}
         for name in others:
-            contents |= self._column_content(name)
+            texts = self._column(name)
+            if ways := labels.common_ways(texts.texts()):
+                writing[name] = ways
+            contents |= self._column_content(name, texts, labels.type_of_ways(ways))
         for k, name in enumerate(self._parts[0].state["tracks"]):
             track = Ragged(self._parts, f"track{k}", lengths="lengths", keep=self._keep)
             shape = (int(values.lengths.sum()),)
@@ -97,6 +101,7 @@ class Assembly:
                                         len(classes))
                 for name, rows in every.items()
             },
+            "writing": writing,
             "input": self._input(formats),
         }
         if values.num_channels:
@@ -271,10 +276,8 @@ class Assembly:
         return {f"{name}/values": Content((int(offsets[-1]),), np.dtype("u1"), texts.blocks()),
                 f"{name}/offsets": Content.of(offsets)}
 
-    def _column_content(self, column: str) -> dict[str, Content]:
-        """Return a metadata column: numbers where every text is one, else text."""
-        texts = self._column(column)
-        kind = labels.column_type(texts.texts())
+    def _column_content(self, column: str, texts: Ragged, kind: str) -> dict[str, Content]:
+        """Return a metadata column: of numbers of type ``kind``, or of text."""
         if kind == "text":
             return self._text_content(column, texts)
         parse = int if kind == "<i8" else float

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
 from seqpipe.errors import OptionError
-from seqpipe.labels import encode_classes
+from seqpipe.labels import encode_classes, write_number
 from seqpipe.options import ExportOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
@@ -251,6 +251,8 @@ def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: st
     """Write all samples of a dataset; return their number."""
     store = dataset.store
     write: Write = {"fasta": _fasta, "csv": _csv, "jsonl": _jsonl}[format]
+    number = _json_number if format == "jsonl" else write_number
+    writing = layout.header.get("writing", {})
     decode = _decoder(layout.alphabet, as_text=format != "jsonl")
     labels: Any = store.metadata["label"] if "label" in layout.columns else None
     splits = _splits(dataset) if layout.split and layout.split not in layout.columns else None
@@ -264,7 +266,8 @@ def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: st
             for sequence, metadata in samples:
                 record = {"id": metadata["id"], layout.sequence: decode(sequence)}
                 for name in layout.columns:
-                    record[name] = metadata[name]
+                    value = metadata[name]
+                    record[name] = number(value.item(), writing[name]) if name in writing else value
                 if labels is not None:  # as the store has it: samples hold numbers in single precision
                     label = labels[metadata["index"]]
                     record["label"] = layout.classes[label] if layout.classes else label
@@ -299,6 +302,13 @@ def _decoder(alphabet: Alphabet | None, *, as_text: bool) -> Callable[[np.ndarra
         return lambda tokens: (tokens - tokens.dtype.type(1)).astype(np.uint8).tobytes().decode()
     codes = np.array([0, *map(ord, alphabet.symbols)], "<u4")
     return lambda tokens: codes[tokens].tobytes().decode("utf-32-le")
+
+
+def _json_number(number: int | float, ways: list[str]) -> int | float | str:
+    """Return a number as JSON keeps its text, or that text: 0.50 is not what JSON makes of 0.5."""
+    text = write_number(number, ways)
+    value = json.loads(text)
+    return value if json.dumps(value) == text else text
 
 
 def _fasta(record: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 MAX_HEADER = 1 << 28  # bytes
@@ -29,6 +30,7 @@ HEADER = {
               "label_column": _OPTION},
     "provenance": {"sources": [{"name": _TEXT, "size": _COUNT, "sha256": _TEXT}], "options": {str: _OPTION}},
 }
+_WAY = re.compile(r"integer|short|with \.0|([1-9]|1[0-5]) decimals")  # see labels.common_ways
 TOKEN_ENCODING = {"alphabet": _TEXT, "symbols": _TEXT, "num_tokens": _COUNT, "pad_id": _COUNT}
 FEATURE_ENCODING = {"dtype": _TEXT, "num_channels": _COUNT}
 MOMENTS = {"mean": [_NUMBER], "deviation": [_NUMBER]}
@@ -85,6 +87,9 @@ def header_problem(header: Any) -> str | None:
             return "header.moments"
     if header["label_type"] not in ("class", "number", "none") or (header["label_type"] == "class") != bool(classes):
         return "header.label_type"
+    if misfit(header.get("writing", {}), {str: [_TEXT]}, "") is not None or not all(
+            _WAY.fullmatch(way) for ways in header.get("writing", {}).values() for way in ways):
+        return "header.writing"
     return next((place for name, part in header["splits"].items()
                  if (place := _split_problem(part, len(classes), f"header.splits.{name}"))), None)
 

@@ -126,6 +126,10 @@ class JoinedTexts:
         k, local = locate_part(self.bounds, i)
         return self._fetch(k)[local]
 
+    def parts(self) -> list[Any]:
+        """Return all columns."""
+        return [self._fetch(k) for k in range(len(self.bounds) - 1)]
+
 
 def locate_part(bounds: list[int], i: int) -> tuple[int, int]:
     """Return the part that item ``i`` lies in, and its place there.

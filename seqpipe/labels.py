@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -84,19 +84,36 @@ def encode_numbers(texts: Iterable[str], error: Callable[[int, str], SeqpipeErro
     return np.fromiter(numbers(), np.float64)
 
 
-def column_type(texts: Iterable[str]) -> str:
-    """Return ``<i8`` or ``<f8`` where such numbers hold exactly what every text says, else ``text``.
+def common_ways(texts: Iterable[str]) -> list[str]:
+    """Return the ways of writing numbers, sorted, each of which gives every one of the texts; none where one is none.
 
-    Numbers they are where one way of writing numbers gives every text: as integers, with a fixed
-    count of decimals ("0.50"), or as short as can be, with or without the ".0" of whole numbers.
+    As integers (``integer``), with a fixed count of decimals (``2 decimals``: "0.50"), or as short as
+    can be, with or without the ".0" of whole numbers (``with .0``, ``short``).
     """
     ways: set[str] | None = None
     for text in texts:
         here = _ways_of_writing(text)
         ways = here if ways is None else ways & here
         if not ways:
-            return "text"
-    return "<i8" if ways and "integer" in ways else "<f8"
+            return []
+    return sorted(ways or ())
+
+
+def type_of_ways(ways: Collection[str]) -> str:
+    """Return ``<i8`` or ``<f8`` where such numbers hold exactly what every text says, else ``text``."""
+    if not ways:
+        return "text"
+    return "<i8" if "integer" in ways else "<f8"
+
+
+def write_number(number: int | float, ways: Collection[str]) -> str:
+    """Return the text that a number of a column was read from, given the ways that gave all texts of the column."""
+    if isinstance(number, int):
+        return str(number)
+    for way in ways:
+        if way.endswith(" decimals"):
+            return f"{number:.{way.removesuffix(' decimals')}f}"
+    return repr(number).removesuffix(".0") if "short" in ways and "with .0" not in ways else repr(number)
 
 
 def _ways_of_writing(text: str) -> set[str]:

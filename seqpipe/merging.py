@@ -49,7 +49,7 @@ def merge(options: MergeOptions) -> MergeSummary:
     check_output(options.out, options.overwrite, [*paths, *options.stores])
     if is_manifest(options.out):
         return _write_manifest(paths, options.out, overwrite=options.overwrite)
-    store = ShardedStore(paths)
+    store = ShardedStore(paths, mixed=True)
     check_ids(store)
     header = dict(store.header)
     if "moments" in header:  # to the last bit those of an import of everything
@@ -100,17 +100,17 @@ def joined_contents(store: ShardedStore) -> dict[str, Content]:
     """Return the datasets of one store with all rows of a sharded one, in the order an import writes them."""
     contents = {"values": _content(store.values), "offsets": _content(store.offsets)}
     for name, column in store.metadata.items():
-        contents |= _column_contents(store, name, column)
+        contents |= _column_contents(name, column)
     contents |= {f"tracks/{dataset_name(name)}": _content(track) for name, track in store.tracks.items()}
     contents |= {f"splits/{name}": _content(rows) for name, rows in store.splits.items()}
     return contents
 
 
-def _column_contents(store: ShardedStore, name: str, column: Joined | JoinedTexts) -> dict[str, Content]:
+def _column_contents(name: str, column: Joined | JoinedTexts) -> dict[str, Content]:
     path = f"metadata/{dataset_name(name)}"
     if isinstance(column, Joined):
         return {path: _content(column)}
-    rows: list[Any] = [store.shard(k).metadata[name] for k in range(len(store.manifest.shards))]
+    rows: list[Any] = column.parts()
     values = Joined(lambda k: rows[k].values, [len(part.values) for part in rows], rows[0].values.dtype)
     ends = Joined(lambda k: rows[k].offsets[:-1] if k < len(rows) else np.zeros(1, "<u8"),
                   [*map(len, rows), 1], "<u8", shifts=values.bounds)

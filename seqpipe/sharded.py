@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.agreement import disagreement, joint_header, split_order
+from seqpipe.agreement import MERGE, disagreement, joint_header, split_order
 from seqpipe.alphabet import Alphabet
 from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
+from seqpipe.labels import type_of_ways, write_number
 from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, digest, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
 from seqpipe.store import Store, TextColumn
@@ -37,14 +38,17 @@ class ShardedStore:
 
     Args:
         data: a manifest, or the paths of stores and manifests, whose rows follow each other.
+        mixed: read columns of numbers in one store and of text, or other numbers, in another as an import of
+            everything would have them; else such stores are refused.
 
     Raises:
         StoreError: a shard is missing or no store, or two of them cannot be one store.
     """
 
-    def __init__(self, data: Data) -> None:
-        self._data = data
-        self.manifest = read_manifest(Path(data)) if isinstance(data, Path | str) else manifest_of(shard_paths(data))
+    def __init__(self, data: Data, *, mixed: bool = False) -> None:
+        self._data, self._mixed = data, mixed
+        self.manifest = read_manifest(Path(data)) if isinstance(data, Path | str) \
+            else manifest_of(shard_paths(data), mixed=mixed)
         self.path, self.header = self.manifest.path, self.manifest.header
         shards = self.manifest.shards
         self._stores: list[Store | None] = [None] * len(shards)
@@ -159,7 +163,8 @@ class ShardedStore:
             raise StoreError(f"{path}: not the store that {self.path} was made with ({_difference(found, told)}); put "
                              "that one back, or make the manifest again with seqpipe merge", path=path)
         joint_header([str(self.path), str(path)], [self.header, header])
-        _check_types(self.path, path, self.manifest.types, types_of(store))
+        if not self._mixed:
+            _check_types(self.path, path, self.manifest.types, types_of(store))
         return store
 
     def _offsets(self, k: int) -> np.ndarray:
@@ -167,7 +172,7 @@ class ShardedStore:
 
     def _column(self, name: str, dtype: str, rows: list[int]) -> Joined | JoinedTexts:
         def fetch(k: int) -> Any:
-            return self.shard(k).metadata[name]
+            return column_as(self.shard(k), name, dtype) if self._mixed else self.shard(k).metadata[name]
 
         return JoinedTexts(fetch, rows) if dtype in (TEXT, LISTS) else Joined(fetch, rows, dtype)
 
@@ -262,12 +267,26 @@ def _type_of(column: Any) -> str:
     return TEXT if column.values.dtype == "u1" else LISTS
 
 
-def manifest_of(paths: Sequence[Path], path: Path | None = None) -> Manifest:
+def column_as(store: Store, name: str, dtype: str) -> Any:
+    """Return a column of numbers as other numbers, or as the texts they were read from."""
+    column = store.metadata[name]
+    if not isinstance(column, np.ndarray) or column.dtype.str == dtype:
+        return column
+    if dtype != TEXT:
+        return column.astype(dtype)
+    texts = [write_number(number, store.header["writing"][name]).encode() for number in column.tolist()]
+    offsets = np.zeros(len(texts) + 1, "<u8")
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    return TextColumn(np.frombuffer(b"".join(texts), "u1"), offsets, f"{store.path}: /metadata/{name}")
+
+
+def manifest_of(paths: Sequence[Path], path: Path | None = None, *, mixed: bool = False) -> Manifest:
     """Return the manifest of some stores in this order; reads the lengths of all their sequences.
 
     Args:
         paths: of the stores.
         path: of the manifest, in the folder of the stores; None for stores anywhere without one.
+        mixed: as ``ShardedStore`` takes it.
 
     Raises:
         StoreError: a path is no store, is given twice, or two stores cannot be one.
@@ -283,10 +302,12 @@ def manifest_of(paths: Sequence[Path], path: Path | None = None) -> Manifest:
         if (first := next(k for k, shard in enumerate(shards) if shard.digest == shards[-1].digest)) < len(shards) - 1:
             raise StoreError(f"{file}: holds the same as {paths[first]}; give every store once", path=file)
     header = joint_header(list(map(str, paths)), [store.header for store in stores])
+    joint = _joint_types(stores, header["writing"]) if mixed and "writing" in header else {}
+    types = stores[0].types | joint
     for file, other in zip(paths, stores, strict=True):
-        _check_types(paths[0], file, stores[0].types, other.types)
-    header["splits"] = _summaries(stores, len(header["classes"]))
-    return Manifest(path or paths[0], path.parent if path else Path(), header, stores[0].types, tuple(shards))
+        _check_types(paths[0], file, types, other.types | joint)
+    header["splits"] |= _summaries(stores, len(header["classes"]))
+    return Manifest(path or paths[0], path.parent if path else Path(), header, types, tuple(shards))
 
 
 class _Summarised:
@@ -297,6 +318,18 @@ class _Summarised:
         self.lengths = store.lengths(slice(None))
         self.labels = np.array(store.metadata["label"]) if store.classes else None
         self.splits = {name: np.array(rows) for name, rows in store.splits.items()}
+
+
+def _joint_types(stores: Sequence[_Summarised], writing: dict[str, list[str]]) -> dict[str, str]:
+    """Return the type that an import of everything gives each column whose texts are known of every store."""
+    joint: dict[str, str] = {}
+    for path in stores[0].types:
+        name = path.removeprefix("metadata/")
+        types = {store.types.get(path) for store in stores}
+        known = all(store.types.get(path) == TEXT or name in store.header.get("writing", {}) for store in stores)
+        if path.startswith("metadata/") and known and types != {TEXT}:
+            joint[path] = type_of_ways(writing.get(name, []))
+    return joint
 
 
 def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any]:
@@ -315,7 +348,7 @@ def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any
 def _check_types(first: Path, second: Path, one: dict[str, str], other: dict[str, str]) -> None:
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
-            raise disagreement(str(first), str(second), f"types of {name}", one.get(name), other.get(name))
+            raise disagreement(str(first), str(second), f"types of {name}", one.get(name), other.get(name), MERGE)
 
 
 def _difference(found: Shard, told: Shard) -> str:

@@ -30,7 +30,7 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 def content(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return all a store holds but how it was read, to be compared."""
     store = Store(path)
-    same = ("kind", "encoding", "label_type", "classes", "channels", "splits")
+    same = ("kind", "encoding", "label_type", "classes", "channels", "splits", "writing")
     found: dict[str, Any] = {key: store.header[key] for key in same}
     found["columns"] = [name for name in store.header["columns"] if name not in without]
     found["moments"] = store.header.get("moments")
@@ -220,7 +220,19 @@ def test_numbers_keep_their_bits(make_store: Callable[..., Path]) -> None:
     """Double precision labels and columns come back exactly, as do integers beyond 2**53."""
     rows = "a,AC,0.1,1e-300,9007199254740993\nb,A,-2.5,0.30000000000000004,1\n"
     store = make_store("a.csv", "id,sequence,label,x,n\n" + rows, label_type="number")
+    text = (store.parent / "a.csv").read_text()
     again = Store(round_trip(store, "jsonl"))
     assert content(again.path) == content(store)
     label = again.metadata["label"]
     assert isinstance(label, np.ndarray) and label.tolist() == [0.1, -2.5]
+    round_trip(store, "csv")
+    assert (store.parent / "a-again.csv").read_text() == text
+
+
+def test_numbers_keep_their_texts(make_store: Callable[..., Path]) -> None:
+    """0.50 stays 0.50, in CSV and in JSON Lines."""
+    raw = "id,sequence,price,ratio,n\na,AC,0.50,-0,12\nb,A,2.25,0.5,-3\n"
+    store = make_store("a.csv", raw)
+    again = round_trip(round_trip(store, "jsonl"), "csv")
+    assert content(again) == content(store)
+    assert again.with_suffix(".csv").read_text() == raw

@@ -18,6 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from seqpipe import writer
 from seqpipe.cli import main
@@ -77,6 +79,33 @@ def test_merged_parts_are_the_import_of_everything(make_store: Make, tmp_path: P
     assert list(Store(tmp_path / "merged.h5").arrays) == list(Store(whole).arrays)
     assert len(Store(tmp_path / "merged.h5").header["provenance"]["sources"]) == 4
     verify(VerifyOptions(store=tmp_path / "merged.h5"))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_columns_merge_as_an_import_of_everything_has_them(
+    make_store: Make, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Integers here, decimals or text there: the type and every text are those of one import of all records."""
+    number = st.sampled_from(["1", "-20", "0.5", "2.0", "0.50", "1.25", "1e-07", "12345678901234567", "-0", "x"])
+    texts = data.draw(st.lists(st.lists(number, min_size=1, max_size=3), min_size=2, max_size=3))
+    lines = [[f"r{k}-{i},ACGT,{text}\n" for i, text in enumerate(part)] for k, part in enumerate(texts)]
+    parts = [make_store(f"p{k}.csv", "id,sequence,n\n" + "".join(part), alphabet="dna") for k, part in enumerate(lines)]
+    whole = make_store("whole.csv", "id,sequence,n\n" + "".join(sum(lines, [])), alphabet="dna")
+    merge(MergeOptions(stores=tuple(parts), out=tmp_path / "merged.h5", overwrite=True))
+    assert forget_sources(tmp_path / "merged.h5") == forget_sources(whole)
+
+
+def test_a_manifest_of_columns_that_differ_is_refused(make_store: Make, tmp_path: Path) -> None:
+    """A shard is read as it is: numbers in one and text in the other cannot be one column, but in one file."""
+    first = make_store("a.csv", "id,sequence,n\nx,ACGT,1\n", alphabet="dna")
+    second = make_store("b.csv", "id,sequence,n\ny,ACGT,none\n", alphabet="dna")
+    with pytest.raises(StoreError, match=r"a.h5 and .*b.h5 cannot be one store: their types of metadata/n differ: <i8 "
+                                         "and text; merge them into one .h5 file"):
+        merge(MergeOptions(stores=(first, second), out=tmp_path / "m.seqpipe.json"))
+    merge(MergeOptions(stores=(first, second), out=tmp_path / "m.h5"))
+    column = Store(tmp_path / "m.h5").metadata["n"]
+    assert [column[0], column[1]] == ["1", "none"]
 
 
 def test_an_id_in_two_stores_is_refused_naming_both(make_store: Make, tmp_path: Path) -> None:
@@ -145,7 +174,7 @@ TAIL = np.arange(1, 6, dtype="u1")
 
 
 def sparse_store(path: Path, total: int) -> Path:
-    """Write a store of two sequences: a long one that is a hole on the disk, and ``TAIL``; ``total`` values together."""
+    """Write a store of two sequences: a long one, a hole on the disk, and ``TAIL``; ``total`` values in all."""
     name = path.stem
     lengths = {"min": 5, "median": total / 2, "mean": total / 2, "max": total - 5,
                "histogram": {"edges": [5, total], "counts": [2]}}
