@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def plot_lengths(store: Store | ShardedStore, path: Path) -> None:
 
 
 def _sample(store: Store | ShardedStore, row: int) -> dict[str, Any]:
-    sequence, metadata = SequenceDataset(cast(Store, store))[row]
+    sequence, metadata = SequenceDataset(store)[row]
     shown = (store.alphabet.decode(sequence[:60]) + ("…" if len(sequence) > 60 else "") if store.alphabet
              else np.array2string(sequence[:2], precision=4, threshold=12).replace("\n", ""))
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metadata.items()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -89,7 +89,7 @@ def export(options: ExportOptions) -> ExportSummary | None:
     layout = choose_layout(store, options.columns)
     if found := _misfit(store, layout, options.format):
         raise OptionError(f"{store.path}: --format {options.format} cannot hold {found}")
-    dataset = SequenceDataset(cast(Store, store), options.split, columns=["id", *layout.columns, *layout.tracks])
+    dataset = SequenceDataset(store, options.split, columns=["id", *layout.columns, *layout.tracks])
     command = import_command(store, layout, options)
     with (_standard_output() if to_stdout else _opened(options.out, options.overwrite)) as file:
         count = _write(file, dataset, layout, options.format)

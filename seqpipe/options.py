@@ -185,7 +185,7 @@ class TrainOptions:
     """
 
     data: Path | None = None
-    """Store to train on."""
+    """Store or manifest to train on."""
     out: Path | None = None
     """Run directory (default: runs/STEM-NNN, new each time)."""
     task: Literal["auto", "classify", "regress", "lm"] = "auto"
@@ -262,7 +262,7 @@ class PredictOptions:
     input: tuple[Path, ...] = ()
     """Raw files, read as the network's training data were."""
     data: Path | None = None
-    """A store instead of raw files; also prints the metrics where it has labels."""
+    """A store or manifest instead of raw files; also prints the metrics where it has labels."""
     split: str | None = None
     """With --data: only this split."""
     out: Path
@@ -291,7 +291,7 @@ class ComparePaddingOptions:
     """Measure the padding strategies on your own data, random and length-sorted batches."""
 
     data: Path
-    """Store to read."""
+    """Store or manifest to read."""
     out: Path | None = None
     """Folder for comparison.csv (default: only the table is printed)."""
     split: str | None = None

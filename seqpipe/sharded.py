@@ -24,6 +24,12 @@ from seqpipe.splits import WHOLE
 from seqpipe.store import Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+OTHER_FILES = 64  # that a process has open besides its shards
 Data = Path | str | Sequence[Path | str]
 
 
@@ -52,6 +58,7 @@ class ShardedStore:
         self.path, self.header = self.manifest.path, self.manifest.header
         shards = self.manifest.shards
         self._stores: list[Store | None] = [None] * len(shards)
+        _allow_files(self.path, len(shards))
         rows, values = [shard.rows for shard in shards], [shard.values for shard in shards]
         self.bounds = Joined(lambda k: None, rows, "u8").bounds
         starts = Joined(lambda k: None, values, "u8").bounds
@@ -343,6 +350,20 @@ def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any
                                  if store.labels is not None]) if num_classes else None
         parts[name] = summarise_lengths(lengths, labels, num_classes)
     return parts
+
+
+def _allow_files(path: Path, num_shards: int) -> None:
+    """Let this process have a file open for each shard: a map holds one."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = num_shards + OTHER_FILES
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if needed > hard != resource.RLIM_INFINITY:
+        raise StoreError(f"{path}: {num_shards} shards need {needed} open files, and this process may have {hard}; "
+                         "raise the limit (ulimit -n), or merge the shards into fewer", path=path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _check_types(first: Path, second: Path, one: dict[str, str], other: dict[str, str]) -> None:

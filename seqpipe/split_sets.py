@@ -15,13 +15,14 @@ from seqpipe.errors import OptionError
 from seqpipe.hashing import hash_strings
 from seqpipe.loading import store_rows
 from seqpipe.sequences import SequenceDataset
+from seqpipe.sharded import ShardedStore
 from seqpipe.splits import SPLIT_NAMES
 from seqpipe.store import Store
 
 HOLD_OUT = 0.1  # of train, where a store has no valid split
 
 
-def split_store(store: Store, subset: int | None) -> tuple[Any, Any, SequenceDataset | None]:
+def split_store(store: Store | ShardedStore, subset: int | None) -> tuple[Any, Any, SequenceDataset | None]:
     """Return the train, valid and test set; a store without valid lends 10 % of train, chosen by hash."""
     if store.splits and "train" not in store.splits:
         raise OptionError(f"{store.path}: no split 'train'; this store has {', '.join(map(repr, store.splits))}; "

@@ -31,6 +31,7 @@ from seqpipe.rnn import ModelConfig, SequenceRNN, choose_rnn_path
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
 from seqpipe.split_sets import announce, split_store
+from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task, choose_task
 from seqpipe.throughput import Throughput
@@ -145,8 +146,8 @@ def evaluate(model: SequenceRNN, task: Task, loader: SequenceLoader, device: tor
 class _Trainer:
     """The loop of one run, and the numbers that grow while it goes."""
 
-    def __init__(self, options: TrainOptions, run: RunDirectory, store: Store, task: Task, model: SequenceRNN,
-                 device: torch.device) -> None:
+    def __init__(self, options: TrainOptions, run: RunDirectory, store: Store | ShardedStore, task: Task,
+                 model: SequenceRNN, device: torch.device) -> None:
         self._options, self._run, self._store, self._task = options, run, store, task
         self._model, self._device = model, device
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
@@ -271,10 +272,10 @@ def learning_rate_share(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP)))
 
 
-def _open(options: TrainOptions) -> tuple[Store, RunDirectory | None]:
+def _open(options: TrainOptions) -> tuple[Store | ShardedStore, RunDirectory | None]:
     """Return the store; without ``--data`` the built-in one, made in the new run directory."""
     if options.data is not None:
-        return Store(options.data), None
+        return open_store(options.data), None
     if not BUILT_IN.is_dir():
         raise OptionError(f"no --data given, and the built-in data are not at {BUILT_IN}; give --data STORE")
     run = RunDirectory(options.out, "amp")
@@ -284,10 +285,10 @@ def _open(options: TrainOptions) -> tuple[Store, RunDirectory | None]:
         out=run.path / "amp.h5",
     ))
     announce(str(summary))
-    return Store(summary.path), run
+    return open_store(summary.path), run
 
 
-def _describe_task(name: str, store: Store, train_set: Any) -> Task:
+def _describe_task(name: str, store: Store | ShardedStore, train_set: Any) -> Task:
     """Return the task with its number of outputs and the moments of its labels."""
     if name == "lm":
         assert store.alphabet is not None
@@ -304,7 +305,7 @@ def _describe_task(name: str, store: Store, train_set: Any) -> Task:
     return Task(name, 1, float(labels.mean()), float(labels.std()) or 1.0)
 
 
-def _configure(task: Task, store: Store, options: TrainOptions) -> ModelConfig:
+def _configure(task: Task, store: Store | ShardedStore, options: TrainOptions) -> ModelConfig:
     if task.name == "lm" and options.bidirectional:
         announce("lm reads each sequence forward only")
     embedding_bytes = 4 * options.embedding_dim * (store.alphabet.num_tokens if store.alphabet else 0)
