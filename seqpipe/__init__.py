@@ -77,6 +77,7 @@ Layer 8
     bench_store         measure reading beside other loaders
 Layer 9
     training            train an RNN on a store
+    bench_batches       measure batch plans beside other samplers
     bench               run one of the benchmarks
 Layer 10
     cli                 the commands

@@ -59,7 +59,7 @@ def run(options: BenchOptions) -> Table:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seqpipe-bench-")))
         folder.mkdir(parents=True, exist_ok=True)
         for kind, count in (("uint8", 200_000), ("float32x12", 50_000)):
-            store = _make_store(folder / f"{kind}.h5", kind, max(1000, int(count * options.size)), options.seed)
+            store = make_store(folder / f"{kind}.h5", kind, max(1000, int(count * options.size)), options.seed)
             loaders = _loaders(folder, kind, store)
             for batch_size, num_workers in ((64, 0), (256, 0), (64, 2)):
                 setting = f"{kind}, batch {batch_size}, {num_workers} workers"
@@ -67,7 +67,7 @@ def run(options: BenchOptions) -> Table:
     return Table(rows)
 
 
-def _make_store(path: Path, kind: str, count: int, seed: int) -> Store:
+def make_store(path: Path, kind: str, count: int, seed: int) -> Store:
     """Write a store of log-normal lengths (uint8 tokens of mean 275) or uniform ones (7 to 300 x 12 float32)."""
     rng = np.random.default_rng(seed)
     if kind == "uint8":

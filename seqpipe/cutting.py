@@ -76,12 +76,11 @@ def _cut_falling(sizes: np.ndarray, max_tokens: int, most: int) -> tuple[list[in
 
     No sequence from s on is longer than ``longest[s]``: the size of a batch that starts there is known.
     """
-    longest = np.maximum.accumulate(sizes[::-1])[::-1]
-    rows = np.clip(max_tokens // longest, 1, most).data
+    longest = np.maximum.accumulate(sizes[::-1])[::-1].data
     starts, start, num_sequences = [], 0, len(sizes)
     while start < num_sequences:
         starts.append(start)
-        start += rows[start]
+        start += min(most, max_tokens // longest[start] or 1)
     return starts, start == num_sequences
 
 

@@ -169,11 +169,15 @@ class LengthBatchSampler(Sampler[list[int]]):
             self.epoch, self._next = epoch, (epoch + 1, 0, 0)
         window, first = self._located(epoch, *place)
         while window < self._num_windows:
+            plan = self._plan(epoch, window)
+            while first + self.world_size < len(plan):  # this step and the start of the next are in the window
+                own, first = first + self.rank, first + self.world_size
+                yield plan[own].tolist(), (epoch, window, first), 1.0
             own_window, own = self._located(epoch, window, first + self.rank)
             if own_window < self._num_windows:
                 batch, weight = self._plan(epoch, own_window)[own].tolist(), 1.0
             else:
-                batch, weight = [self._plan(epoch, window).shortest], 0.0
+                batch, weight = [plan.shortest], 0.0
             window, first = self._located(epoch, window, first + self.world_size)
             yield batch, (epoch, window, first) if window < self._num_windows else (epoch + 1, 0, 0), weight
         if self._next == (epoch + 1, 0, 0):
