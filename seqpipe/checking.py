@@ -96,7 +96,7 @@ class Checked:
         self.left = 0 if checksums is None else len(self._done) - 1
 
     def touch(self, start: int, stop: int) -> None:
-        """Check the blocks of the items ``start`` to ``stop``.
+        """Check the blocks of the items ``start`` to ``stop``, of which there is one at least.
 
         Raises:
             StoreError: a block is damaged.
