@@ -34,7 +34,8 @@ Layer 2
     readers             raw file to records, one file a format
     checking            check blocks of bytes where they are touched first
     locate              find the arrays of an HDF5 file, believing nothing it says
-    writer              write a store whole, checked and durable
+    packing             what goes into a dataset, as it is or in compressed chunks
+    chunks              arrays in compressed chunks, inflated where they are read
     manifest            the JSON file that names the shards of a store
     checkpoint          save and load a trained network
     rnn                 recurrent networks over padded batches
@@ -42,6 +43,7 @@ Layer 2
     device              choose the device, bring batches to it
     transport           carry a batch from a loader process to its parent
 Layer 3
+    writer              write a store whole, checked and durable
     batching            plan batches from lengths alone
     store               read a store through one memory map
     throughput          sums over training steps: loss, rates, memory

@@ -108,7 +108,8 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
                                      path=path)
-        write_store(options.out, contents, header, folder=further, overwrite=options.overwrite)
+        write_store(options.out, contents, header, folder=further, overwrite=options.overwrite,
+                    compression=options.compression)
     notes = notes_on(header, options.label_type, rule.shares)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
 

@@ -2,18 +2,31 @@
 
 Place in the flow: seqs.h5 -> [locate] -> store (which maps the bytes and reads them).
 
-h5py opens the file, says where each array starts, and is closed again; it reads no data. Only
-objects at the paths of ``layout`` are opened, by hard links, one path component at a time.
-Refused are links of other kinds, external or virtual storage, chunks and filters, types that are
-not plain numbers, and arrays that overlap or reach past the end of the file.
+h5py opens the file, says where each array starts, and is closed again; it reads no data. In order:
+
+ 1  a regular file (a pipe would block) that begins with the HDF5 signature: no user block
+ 2  HDF5 opens it: not cut short, not left open by a writer that died
+ 3  the three root attributes, each looked at before it is read: scalar, and of exactly its type
+ 4  only names of ``layout``, one path component at a time, each a hard link: nothing is followed
+ 5  each object an array or a group as its name says; no named type, no array for a group
+ 6  storage inside the file: not external, not virtual, not inside the description, and taken
+ 7  contiguous without a filter; or, where ``layout`` allows it, in chunks of bounded size through
+    gzip (and shuffle) alone: no filter that HDF5 would load as a program
+ 8  plain little-endian numbers: no vlen, reference, compound, text, opaque, enum
+ 9  as many bytes as shape and type need, inside the file, aligned, no two arrays overlapping:
+    a shape alone reserves no memory, since nothing is read into any
+
+Content is the next modules' part: ``store`` (shapes that fit each other, ends of offsets, header),
+``chunks`` (where chunks lie, what they inflate to) and ``checking`` (checksums, order, tokens).
+What none of them can do is protect the HDF5 library from itself: it parses the file's structure.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +34,20 @@ import h5py
 import numpy as np
 
 from seqpipe.errors import StoreError
-from seqpipe.layout import FORMAT, FORMAT_VERSION, NUMBER_TYPES, SIGNATURE, is_array, is_group
+from seqpipe.layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    MAX_CHUNK,
+    NUMBER_TYPES,
+    SIGNATURE,
+    Extent,
+    is_array,
+    is_compressible,
+    is_group,
+)
 
 # What h5py makes of a damaged file, besides OSError.
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
-
-
-@dataclass(frozen=True)
-class Extent:
-    """One array inside the file: where it starts, in bytes, and how to read it."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        size = self.dtype.itemsize
-        for length in self.shape:
-            size *= length
-        return size
 
 
 def locate(path: Path) -> dict[str, Extent]:
@@ -62,6 +69,30 @@ def locate(path: Path) -> dict[str, Extent]:
         ) from None
     _check_extents(path, extents, size)
     return extents
+
+
+def index_of_chunks(path: Path, name: str, table: np.ndarray) -> np.ndarray:
+    """Return where HDF5's own index says that the chunks of an array lie, in the shape of ``table``.
+
+    Args:
+        path: of a store that ``locate`` has found good.
+        name: of an array in chunks.
+        table: (chunks, 2), first byte and bytes of each chunk.
+
+    Raises:
+        StoreError: HDF5 cannot read the index.
+    """
+    index = np.zeros_like(table)
+    try:
+        with h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0) as file:
+            dataset = file[name].id
+            rows = dataset.get_create_plist().get_chunk()[0]
+            dataset.chunk_iter(lambda chunk: index.__setitem__(
+                chunk.chunk_offset[0] // rows, (chunk.byte_offset, chunk.size)))
+    except DAMAGE as error:
+        raise StoreError(f"{path}: damaged: HDF5 cannot read its index of the chunks of /{name} ({error})",
+                         path=path) from None
+    return index
 
 
 def _check_file(path: Path) -> int:
@@ -138,10 +169,10 @@ def _walk(path: Path, group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[st
             raise _refusal(path, name, "an unknown object")
         obj = h5py.h5o.open(group, raw)
         if isinstance(obj, h5py.h5d.DatasetID) and is_array(name):
-            problem, extent = _extent(obj)
-            if extent is None:
-                raise _refusal(path, name, problem)
-            yield name, extent
+            found = _extent(name, obj)
+            if isinstance(found, str):
+                raise _refusal(path, name, found)
+            yield name, found
         elif isinstance(obj, h5py.h5g.GroupID) and is_group(name):
             yield from _walk(path, obj, name + "/")
         else:
@@ -155,31 +186,54 @@ def _refusal(path: Path, name: str, found: str) -> StoreError:
     )
 
 
-def _extent(dataset: h5py.h5d.DatasetID) -> tuple[str, Extent | None]:
-    """Return the extent of a plain array, or what is wrong with it and None."""
+def _extent(name: str, dataset: h5py.h5d.DatasetID) -> Extent | str:
+    """Return the extent of a plain array, or what is wrong with it."""
     properties = dataset.get_create_plist()
+    layout = properties.get_layout()
     if properties.get_external_count() > 0:
-        return "an array with external storage", None
-    if properties.get_layout() != h5py.h5d.CONTIGUOUS or properties.get_nfilters():
-        return "an array in chunks, virtual, compressed or inside its own description", None
+        return "an array with external storage"
+    if layout == h5py.h5d.VIRTUAL:
+        return "a virtual array, made of other ones"
+    if layout not in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+        return "an array inside its own description"
     kind = dataset.get_type()
     if kind.get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
-        return "an array of something else than numbers", None
+        return "an array of something else than numbers"
     if dataset.dtype.str not in NUMBER_TYPES or kind != h5py.h5t.py_create(dataset.dtype):
-        return f"an array of {dataset.dtype.str}, or of numbers with a layout of their own", None
+        return f"an array of {dataset.dtype.str}, or of numbers with a layout of their own"
     if dataset.get_space().get_simple_extent_type() != h5py.h5s.SIMPLE:
-        return "not a simple array", None
-    extent = Extent(dataset.get_offset() or 0, tuple(map(int, dataset.shape)), dataset.dtype)
+        return "not a simple array"
+    shape = tuple(map(int, dataset.shape))
+    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    if layout == h5py.h5d.CHUNKED:
+        return _chunked(name, shape, dataset.dtype, filters, tuple(map(int, properties.get_chunk())))
+    if filters:
+        return f"a contiguous array with the filters {filters}"
+    extent = Extent(dataset.get_offset() or 0, shape, dataset.dtype)
     if dataset.get_storage_size() != extent.num_bytes or (extent.num_bytes and not extent.offset):
-        return f"an array of shape {extent.shape} with only {dataset.get_storage_size()} bytes", None
-    return "", extent
+        return f"an array of shape {shape} with only {dataset.get_storage_size()} bytes"
+    return extent
+
+
+def _chunked(name: str, shape: tuple[int, ...], dtype: np.dtype, filters: list[int], chunk: tuple[int, ...]
+             ) -> Extent | str:
+    """Return the extent of an array in chunks, or what is wrong with it; where they lie ``chunks`` looks at."""
+    allowed = [h5py.h5z.FILTER_SHUFFLE] * (dtype.itemsize > 1) + [h5py.h5z.FILTER_DEFLATE]
+    if not is_compressible(name):
+        return "an array in chunks"
+    if filters != allowed:
+        return f"an array in chunks with the filters {filters}, not {allowed} (gzip)"
+    if not shape or not 0 < chunk[0] <= shape[0] or chunk[1:] != shape[1:] \
+            or math.prod(chunk) * dtype.itemsize > MAX_CHUNK:
+        return f"an array of shape {shape} in chunks of {chunk}, which are too large or cut items"
+    return Extent(0, shape, dtype, chunk[0])
 
 
 def _check_extents(path: Path, extents: dict[str, Extent], size: int) -> None:
     """Refuse arrays that overlap, are not aligned, or reach past the end of the file."""
     end, before = 0, "the start of the file"
     for name, extent in sorted(extents.items(), key=lambda item: item[1].offset):
-        if not extent.num_bytes:
+        if not extent.num_bytes or extent.chunk_rows:
             continue
         if extent.offset < end or extent.offset % extent.dtype.itemsize:
             raise StoreError(f"{path}: /{name} overlaps {before} or is not aligned; do not trust this file",

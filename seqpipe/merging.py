@@ -57,7 +57,8 @@ def merge(options: MergeOptions) -> MergeSummary:
         values, offsets = cast(np.ndarray, store.values), cast(np.ndarray, store.offsets)
         header["moments"] = channel_moments(values, offsets, rows)
     with working_folder(options.out) as folder:
-        write_store(options.out, joined_contents(store), header, folder=folder, overwrite=options.overwrite)
+        write_store(options.out, joined_contents(store), header, folder=folder, overwrite=options.overwrite,
+                    compression=options.compression)
     return _summary(options.out, store)
 
 

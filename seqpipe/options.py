@@ -81,6 +81,9 @@ class PreprocessOptions:
     """Read on a cluster instead: dask://HOST:PORT of a scheduler whose workers see the same files (extra "dask")."""
     resume: bool = False
     """Go on where an import of the same files with the same options was killed."""
+    compression: Literal["none", "gzip"] = "none"
+    """gzip: values and tracks in compressed chunks, for archives and slow disks; shuffled reading takes many times as
+    long."""
     overwrite: bool = False
     """Replace OUT when it exists."""
 
@@ -133,6 +136,9 @@ class MergeOptions:
     """Stores and manifests, in the order of their rows."""
     out: Path
     """Store to write, or manifest (NAME.seqpipe.json) in the folder of the stores."""
+    compression: Literal["none", "gzip"] = "none"
+    """gzip: values and tracks in compressed chunks, for archives and slow disks; shuffled reading takes many times as
+    long."""
     overwrite: bool = False
     """Replace OUT when it exists."""
 

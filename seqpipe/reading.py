@@ -9,12 +9,14 @@ tracks go straight from the map to where the caller wants them: no array is made
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from seqpipe.checking import Checked
+from seqpipe.chunks import Chunks
 from seqpipe.joined import Joined, locate_part, parts_of
 from seqpipe.layout import dataset_name
 from seqpipe.store import ListColumn, Store, TextColumn
@@ -120,6 +122,53 @@ class Flat:
                 self._store.advise(self._name, "MADV_WILLNEED", start, start + count)
 
 
+class Inflated:
+    """As ``Flat``, of an array in compressed chunks.
+
+    Where a chunk is inflated, zlib checks its Adler-32; what its numbers must be is looked at once.
+    """
+
+    def __init__(self, store: Store, name: str, *, verify: bool) -> None:
+        chunks: Chunks = store.arrays[name]
+        self._store, self._name, self._chunks = store, name, chunks
+        self.dtype, self.tail = chunks.dtype, chunks.shape[1:]
+        self.width = chunks.itemsize * math.prod(self.tail)
+        self._rule = store.rule(name) if verify else None
+        self._done = np.zeros(len(chunks.table), bool)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return some elements as an array of its own."""
+        return self._chunks.read(start, stop, self._check if self._rule else None)
+
+    def copy(self, plan: Plan, target: memoryview, places: np.ndarray) -> None:
+        """Copy the B pieces of a plan to the bytes of ``target`` that begin at ``places``."""
+        order = np.argsort(plan.starts)  # pieces of one chunk follow each other: it is inflated once
+        starts = plan.starts[order] * self.width
+        stops = starts + plan.lengths[order] * self.width
+        copy, check = self._chunks.copy, self._check if self._rule else None
+        for start, stop, place in zip(starts.tolist(), stops.tolist(), places[order].tolist(), strict=True):
+            copy(start, stop, target, place, check)
+
+    def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
+        """Have the system fetch B pieces from the disk, all at once."""
+        for start, stop in self._chunks.places_of(starts, starts + lengths):
+            self._store.advise(self._name, "MADV_WILLNEED", start, stop)
+
+    def _check(self, k: int, chunk: memoryview) -> None:
+        if self._done[k]:
+            return
+        assert self._rule is not None
+        first = k * self._chunks.chunk_rows
+        rows = min(self._chunks.chunk_rows, len(self._chunks) - first)
+        numbers = np.frombuffer(chunk[: rows * self.width], self.dtype)
+        at = self._rule.first_misfit(numbers)
+        if at >= 0:
+            low = first * self.width + at * self.dtype.itemsize
+            raise self._store.bad_bytes(
+                self._name, f"[{low // self.width}] is {numbers[at]}; expected {self._rule.expected}", low, low + 1)
+        self._done[k] = True
+
+
 class Coldness:
     """Whether batches wait for the disk, told by the page faults of one batch in sixteen."""
 
@@ -184,14 +233,18 @@ class StoreReader:
         def checked(name: str) -> Checked:
             return store.checked(name) if verify else Checked(store.arrays[name], None)
 
-        def pieces(path: str) -> tuple[Pieces, Flat]:
-            flat = Flat(store, f"{path}values", checked(f"{path}values"))
+        def flat_of(name: str) -> Flat | Inflated:
+            return Inflated(store, name, verify=verify) if isinstance(store.arrays[name], Chunks) else \
+                Flat(store, name, checked(name))
+
+        def pieces(path: str) -> tuple[Pieces, Any]:
+            flat = flat_of(f"{path}values")
             total = len(store.arrays[f"{path}values"])
             return Pieces(store, f"{path}offsets", checked(f"{path}offsets"), total), flat
 
         self._store, self._opened, self._coldness = store, checked, Coldness()
         self.sequences, values = pieces("")
-        self.flats: dict[str | None, Flat] = {None: values}
+        self.flats: dict[str | None, Flat | Inflated] = {None: values}
         self.numbers: dict[str, tuple[Checked, np.dtype]] = {}
         self.texts: dict[str, tuple[Pieces, Flat, TextColumn]] = {}
         self.lists: dict[str, tuple[Pieces, Flat]] = {}
@@ -206,7 +259,7 @@ class StoreReader:
                 self.numbers[name] = checked(path), np.dtype(np.float32) if number else column.dtype
             elif name in store.tracks:
                 path = f"tracks/{dataset_name(name)}"
-                self.flats[name] = Flat(store, path, checked(path))
+                self.flats[name] = flat_of(path)
 
     def sample(self, row: int) -> Sample:
         """Return the sequence and the metadata of one row >= 0, in arrays of their own.
@@ -225,9 +278,9 @@ class StoreReader:
             metadata[name] = self.text(name, row)
         for name, (pieces, flat) in self.lists.items():
             metadata[name] = flat.read(*pieces.one(row))
-        for key, flat in self.flats.items():
+        for key, track in self.flats.items():
             if key is not None:
-                metadata[key] = flat.read(start, stop)
+                metadata[key] = track.read(start, stop)
         return self.flats[None].read(start, stop), metadata
 
     def plan(self, rows: np.ndarray) -> Plan:
@@ -273,7 +326,7 @@ class Plan:
         self.starts, self.lengths, self.longest = reader.sequences.many(rows)
 
     @property
-    def flats(self) -> dict[str | None, Flat]:
+    def flats(self) -> dict[str | None, Flat | Inflated]:
         return self._reader.flats
 
     def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:
@@ -360,7 +413,7 @@ class ShardedPlan:
         self.longest = max(plan.longest for _, plan in parts)
 
     @property
-    def flats(self) -> dict[str | None, Flat]:
+    def flats(self) -> dict[str | None, Flat | Inflated]:
         return self._parts[0][1].flats
 
     def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Read a store: every array of it is a plain ndarray over one read-only map of the file.
+"""Read a store: every array of it is a plain ndarray over one read-only map of the file, or inflated from it.
 
 Place in the flow: seqs.h5 -> locate -> [store] -> sequences.
 
@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import zlib
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,10 +20,11 @@ import numpy as np
 
 from seqpipe.alphabet import Alphabet
 from seqpipe.checking import Checked, Rule, ascending, finite, within
+from seqpipe.chunks import Chunks, overlap, table_problem
 from seqpipe.errors import StoreError
 from seqpipe.header import MAX_HEADER, header_problem
-from seqpipe.layout import block_checksums, column_name, dataset_name, num_blocks
-from seqpipe.locate import Extent, locate
+from seqpipe.layout import Extent, block_checksums, column_name, dataset_name, num_blocks
+from seqpipe.locate import locate
 
 
 class TextColumn:
@@ -82,7 +83,7 @@ class Store:
     Attributes:
         path: of the file.
         header: the JSON header.
-        arrays: every array by its path inside the file, read-only.
+        arrays: every array by its path inside the file, read-only; ``Chunks`` where it is compressed.
         values: (M,) token ids or (M, C) features of all sequences end to end.
         offsets: (N+1,) uint64; sequence i is ``values[offsets[i]:offsets[i + 1]]``.
         metadata: (N,) numbers, texts or lists of class numbers by column, in the order of the input.
@@ -95,7 +96,9 @@ class Store:
         self.path = Path(path)
         self._extents = locate(self.path)
         self._map = _map_file(self.path)
-        self.arrays = {name: _map_array(self.path, self._map, extent) for name, extent in self._extents.items()}
+        self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else _map_array(self.path, self._map, extent)
+                                       for name, extent in self._extents.items()}
+        self._open_chunks()
         self._checked: dict[str, Checked] = {}
         self.checksums = {
             name.removeprefix("checksums/"): array
@@ -223,16 +226,23 @@ class Store:
         """Return the array at ``name`` inside the file so that reading checks each block on its first touch."""
         if name not in self._checked:
             self._checked[name] = Checked(
-                self.arrays[name], self.checksums[name], self._rule(name),
-                lambda finding, low, high: StoreError(
-                    f"{self.path}: damaged: /{name}{finding}{self.hit(name, low, high)}; copy it again, or make it "
-                    f"again with preprocess; for all that is off run: seqpipe verify {self.path}", path=self.path),
+                self.arrays[name], self.checksums[name], self.rule(name),
+                lambda finding, low, high: self.bad_bytes(name, finding, low, high),
                 lambda start, stop: self.advise(name, "MADV_WILLNEED", start, stop),
             )
         return self._checked[name]
 
+    def bad_bytes(self, name: str, finding: str, low: int, high: int) -> StoreError:
+        """Return the error of the bytes ``low`` to ``high`` of an array in which something is off."""
+        return StoreError(f"{self.path}: damaged: /{name}{finding}{self.hit(name, low, high)}; copy it again, or make "
+                          f"it again with preprocess; for all that is off run: seqpipe verify {self.path}",
+                          path=self.path)
+
     def advise(self, name: str, advice: str, start: int, stop: int) -> None:
-        """Tell the system how the bytes ``start`` to ``stop`` of an array will be read, where it listens."""
+        """Tell the system how the bytes ``start`` to ``stop`` of an array will be read, where it listens.
+
+        Of an array in chunks, those are bytes of the file.
+        """
         if hasattr(mmap, advice):
             first = self._extents[name].offset + start
             page = first - first % mmap.PAGESIZE
@@ -242,7 +252,7 @@ class Store:
         """Return in words which records the bytes ``low`` to ``high`` of an array belong to, where to any."""
         group, _, rest = name.partition("/")
         array = self.arrays[name]
-        if not array.size or not len(self) or group not in ("values", "offsets", "metadata", "tracks"):
+        if not array.nbytes or not len(self) or group not in ("values", "offsets", "metadata", "tracks"):
             return ""
         width = array.nbytes // len(array)
         first, last = low // width, -(-high // width) - 1
@@ -258,7 +268,7 @@ class Store:
             names = ""
         return f": rows {first} to {last} (0-based){names}"
 
-    def _rule(self, name: str) -> Rule | None:
+    def rule(self, name: str) -> Rule | None:
         """Return what the numbers of an array must be, besides what its checksums say."""
         group, _, rest = name.partition("/")
         if name == "values":
@@ -290,6 +300,25 @@ class Store:
                     members[column] = TextColumn(array, ends, f"{self.path}: /{group}/{link}") \
                         if array.dtype == "u1" else ListColumn(array, ends)
         return members
+
+    def _open_chunks(self) -> None:
+        """Make the arrays that lie in chunks, once each table of chunks has been found good."""
+        tables = {}
+        for name, extent in self._extents.items():
+            if extent.chunk_rows:
+                table: Any = self.arrays.get(f"chunks/{name}")
+                if problem := table_problem(extent, table, len(self._map)):
+                    self._damaged(f"/chunks/{name}{problem}")
+                found = block_checksums(table.reshape(-1).view("u1").data)
+                if not np.array_equal(found, self.arrays.get(f"checksums/chunks/{name}", ())):
+                    self._damaged(f"/chunks/{name} fails its CRC-32")
+                tables[name] = table
+                self.arrays[name] = Chunks(extent, table, memoryview(self._map), partial(self.bad_bytes, name))
+            elif name.startswith("chunks/") and not (
+                    (array := self._extents.get(name.removeprefix("chunks/"))) and array.chunk_rows):
+                self._damaged(f"/{name} belongs to no array in chunks")
+        if problem := overlap(tables, [item for item in self._extents.items() if item[0] not in tables]):
+            self._damaged(problem)
 
     def _check_checksums(self) -> None:
         """Refuse an array without a table of checksums, and a table without its array."""

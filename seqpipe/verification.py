@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from seqpipe.chunks import Chunks
 from seqpipe.errors import StoreError
-from seqpipe.layout import CHECKSUM_BLOCK, block_checksums
+from seqpipe.layout import CHECKSUM_BLOCK, Checksums, block_checksums
+from seqpipe.locate import index_of_chunks
 from seqpipe.manifest import is_manifest
 from seqpipe.options import VerifyOptions
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of
@@ -85,7 +87,7 @@ def verify_store(path: Path) -> Verification:
     findings: list[str] = []
     with tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=None) as bar:
         for name, array in checked.items():
-            findings += _bad_blocks(store, name, array, bar)
+            findings += (_bad_chunks if isinstance(array, Chunks) else _bad_blocks)(store, name, array, bar)
     # With a bad block the rest would only repeat it in other words.
     if not findings:
         findings += _bad_content(store)
@@ -109,23 +111,37 @@ def _bad_blocks(store: Store, name: str, array: np.ndarray, bar: tqdm) -> Iterat
         for block in np.flatnonzero(found != expected[first : first + len(found)]) + first:
             low = int(block) * CHECKSUM_BLOCK
             high = min(low + CHECKSUM_BLOCK, len(data))
-            yield f"/{name}: bytes {low} to {high} (block {block}) fail their CRC-32{_hit(store, name, low, high)}"
+            yield f"/{name}: bytes {low} to {high} (block {block}) fail their CRC-32{store.hit(name, low, high)}"
         bar.update(len(part))
 
 
-def _hit(store: Store, name: str, low: int, high: int) -> str:
-    """Return which records the bytes ``low`` to ``high`` of an array belong to, where that is known."""
-    if name != "values" or not len(store.values):
-        return ""
-    width = store.values.nbytes // len(store.values)
-    first = int(np.searchsorted(store.offsets, low // width, "right")) - 1
-    last = int(np.searchsorted(store.offsets, -(-high // width), "left")) - 1
-    ids = store.metadata.get("id")
-    try:
-        names = f" ({ids[first]!r} to {ids[last]!r})" if ids is not None else ""
-    except (StoreError, IndexError):
-        names = ""
-    return f": rows {first} to {last} (0-based){names}"
+def _bad_chunks(store: Store, name: str, chunks: Chunks, bar: tqdm) -> Iterator[str]:
+    """Yield the chunks that cannot be inflated, or lie elsewhere than HDF5 says; then blocks as ``_bad_blocks``."""
+    checksums, left = Checksums(), chunks.nbytes
+    whole = True
+    for k in range(len(chunks.table)):
+        try:
+            data = chunks.chunk(k)
+        except StoreError as error:
+            whole = False
+            yield str(error).removeprefix(f"{store.path}: damaged: ").partition("; copy it again")[0]
+            continue
+        finally:
+            bar.update(min(left, chunks.chunk_bytes))
+        checksums.add(data[: min(left, len(data))])
+        left -= len(data)
+    if not whole:
+        return
+    for block in np.flatnonzero(checksums.array() != store.checksums[name]):
+        low = int(block) * CHECKSUM_BLOCK
+        high = min(low + CHECKSUM_BLOCK, chunks.nbytes)
+        yield f"/{name}: bytes {low} to {high} (block {block}) fail their CRC-32{store.hit(name, low, high)}"
+    index = index_of_chunks(store.path, name, chunks.table)
+    wrong = np.flatnonzero((index != chunks.table).any(axis=1))
+    if len(wrong):
+        k = int(wrong[0])
+        yield (f"/chunks/{name}[{k}] is {chunks.table[k].tolist()}, HDF5's own index says {index[k].tolist()}; "
+               "expected the same")
 
 
 def _bad_content(store: Store) -> Iterator[str]:

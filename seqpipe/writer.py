@@ -3,7 +3,8 @@
 Place in the flow: spooled arrays + header -> [writer] -> seqs.h5.
 
 The HDF5 library lays out an empty file; every byte of data then goes through plain writes,
-block by block, with its checksum taken on the way. ``complete`` is set last, and the file
+block by block, with its checksum taken on the way. (Compressed chunks it takes as they are, into
+space that was reserved: it never meets a full disk.) ``complete`` is set last, and the file
 takes its name only after that and an fsync: a kill at any moment leaves the old file or the
 new one.
 """
@@ -15,9 +16,7 @@ import json
 import os
 import shutil
 import uuid
-import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,46 +25,18 @@ import numpy as np
 
 from seqpipe.errors import SeqpipeError
 from seqpipe.header import MAX_HEADER, header_problem
-from seqpipe.layout import (
-    ALIGNMENT,
-    CHECKSUM_BLOCK,
-    FORMAT,
-    FORMAT_VERSION,
-    num_blocks,
-)
+from seqpipe.layout import ALIGNMENT, FORMAT, FORMAT_VERSION, MAX_CHUNK, Checksums, is_compressible, num_blocks
+from seqpipe.packing import Content, Packed, pack
 from seqpipe.publish import move_into_place
+
+__all__ = ["Content", "write_store"]
 
 BATCH = 500  # datasets laid out at a time
 
 
-@dataclass(frozen=True)
-class Content:
-    """What goes into one dataset.
-
-    Attributes:
-        shape: of the dataset.
-        dtype: little-endian.
-        blocks: arrays of ``dtype`` which, end to end, are the dataset in C order.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    blocks: Iterable[np.ndarray]
-
-    @classmethod
-    def of(cls, array: np.ndarray) -> Content:
-        """Wrap an array, in memory or mapped; it is written in slices of about 4 MiB."""
-        rows = max(1, (4 << 20) // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
-        blocks = (array[first : first + rows] for first in range(0, len(array), rows))
-        return cls(array.shape, array.dtype, blocks)
-
-    @property
-    def num_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
-
-
 def write_store(
-    path: Path, contents: Mapping[str, Content], header: dict[str, Any], *, folder: Path, overwrite: bool = True
+    path: Path, contents: Mapping[str, Content], header: dict[str, Any], *, folder: Path, overwrite: bool = True,
+    compression: str = "none",
 ) -> None:
     """Write the store at ``path``, whole or not at all.
 
@@ -75,6 +46,7 @@ def write_store(
         header: JSON-able; becomes ``/header``.
         folder: for the unfinished file; on the same file system as ``path``.
         overwrite: replace what has the name by then.
+        compression: ``gzip`` puts the values and tracks into compressed chunks; or ``none``.
 
     Raises:
         SeqpipeError: the disk is full, the folder cannot be written, or the header is too large.
@@ -87,18 +59,27 @@ def write_store(
             f"{MAX_HEADER}; are the labels classes? --label-type none leaves them out", path=path,
         )
     contents = {**contents, "header": Content.of(np.frombuffer(text, "u1"))}
-    temporary = folder / f".{uuid.uuid4().hex}.unfinished"
-    needed = _needed(contents)
+    temporary, spool = (folder / f".{uuid.uuid4().hex}.{part}" for part in ("unfinished", "chunks"))
+    needed = _needed(contents.values())
     try:
+        packed = {name: pack(content, name, spool) for name, content in contents.items()
+                  if compression == "gzip" and is_compressible(name) and content.num_bytes
+                  and content.row_bytes <= MAX_CHUNK}
+        contents |= {f"chunks/{name}": chunks.table() for name, chunks in packed.items()}
+        needed = _needed([packed.get(name, content) for name, content in contents.items()])
         _check_room(temporary, needed)
-        offsets = _lay_out(temporary, contents)
+        offsets = _lay_out(temporary, contents, packed)
+        with open(temporary, "r+b") as file:
+            _reserve(file, needed if packed else 0)
+        for name, chunks in packed.items():
+            chunks.write(temporary, name, spool)
         with open(temporary, "r+b") as file:
             _reserve(file)
             for name, content in contents.items():
-                checksums = _write_dataset(file, name, content, offsets)
-                if checksums:
+                checksums = packed[name].checksums if name in packed else _write_dataset(file, name, content, offsets)
+                if len(checksums):
                     file.seek(offsets[f"checksums/{name}"])
-                    file.write(np.array(checksums, "<u4").tobytes())
+                    file.write(checksums.tobytes())
         with h5py.File(temporary, "r+", libver=("v110", "v110")) as store:
             store.attrs.modify("complete", np.uint8(1))
         move_into_place(temporary, path, overwrite=overwrite)
@@ -109,12 +90,13 @@ def write_store(
             path=path,
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        for file_ in (temporary, spool):
+            file_.unlink(missing_ok=True)
 
 
-def _needed(contents: Mapping[str, Content]) -> int:
+def _needed(contents: Collection[Content | Packed]) -> int:
     """Return the size of the store in bytes, a little more rather than less."""
-    data = sum(content.num_bytes + 4 * num_blocks(content.num_bytes) for content in contents.values())
+    data = sum(content.num_bytes + 4 * num_blocks(content.num_bytes) for content in contents)
     return data + (8 << 10) + 2048 * len(contents)
 
 
@@ -126,8 +108,8 @@ def _check_room(path: Path, num_bytes: int) -> None:
         file.truncate(num_bytes)
 
 
-def _lay_out(path: Path, contents: Mapping[str, Content]) -> dict[str, int]:
-    """Create the empty file; return each dataset's first byte (none for an empty dataset)."""
+def _lay_out(path: Path, contents: Mapping[str, Content], packed: Mapping[str, Packed]) -> dict[str, int]:
+    """Create the empty file; return each dataset's first byte (none for one that is empty, or in chunks)."""
     access: dict[str, Any] = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
     no_times = h5py.h5p.create(h5py.h5p.FILE_CREATE)  # h5py.File cannot say this of the root group
     no_times.set_obj_track_times(False)
@@ -145,16 +127,22 @@ def _lay_out(path: Path, contents: Mapping[str, Content]) -> dict[str, int]:
     for first in range(0, len(datasets), BATCH):
         with h5py.File(path, "r+", **access) as store:
             for name, shape, dtype in datasets[first : first + BATCH]:
-                if (offset := _allocate(store, name, shape, dtype).get_offset()) is not None:
+                dataset = _allocate(store, name, shape, dtype, packed.get(name))
+                if (offset := dataset.get_offset()) is not None:
                     offsets[name] = offset
     return offsets
 
 
-def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> h5py.h5d.DatasetID:
-    """Create one contiguous dataset whose space is taken now and filled by nobody but us."""
+def _allocate(
+    store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype, packed: Packed | None
+) -> h5py.h5d.DatasetID:
+    """Create one dataset: in chunks, or contiguous, its space taken now; filled by nobody but us."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_layout(h5py.h5d.CONTIGUOUS)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    if packed is not None:
+        packed.describe_to(properties)
+    else:
+        properties.set_layout(h5py.h5d.CONTIGUOUS)
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     properties.set_obj_track_times(False)
     *parents, leaf = name.encode().split(b"/")
@@ -170,35 +158,27 @@ def _allocate(store: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dty
     return h5py.h5d.create(group, leaf, h5py.h5t.py_create(dtype), space, dcpl=properties)
 
 
-def _reserve(file: BinaryIO) -> None:
-    """Take the whole file's space on the disk now, where the platform can: a full disk shows here."""
+def _reserve(file: BinaryIO, num_bytes: int = 0) -> None:
+    """Take the file's space on the disk now, where the platform can: a full disk shows here.
+
+    Args:
+        file: to be filled.
+        num_bytes: that it may grow to; what is not used of it is given back when HDF5 closes the file.
+    """
     if hasattr(os, "posix_fallocate"):
         try:
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+            os.posix_fallocate(file.fileno(), 0, max(num_bytes, os.fstat(file.fileno()).st_size))
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
 
 
-def _write_dataset(file: BinaryIO, name: str, content: Content, offsets: Mapping[str, int]) -> list[int]:
+def _write_dataset(file: BinaryIO, name: str, content: Content, offsets: Mapping[str, int]) -> np.ndarray:
     """Write one dataset; return the CRC-32 of each of its 64 KiB blocks."""
-    if not content.num_bytes:
-        return []
-    file.seek(offsets[name])
-    checksums: list[int] = []
-    crc, room, written = 0, CHECKSUM_BLOCK, 0
-    for block in content.blocks:
-        assert block.dtype == content.dtype, (name, block.dtype, content.dtype)
-        data = np.ascontiguousarray(block).reshape(-1).view("u1").data
-        file.write(data)
-        written += len(data)
-        while len(data):
-            crc = zlib.crc32(data[:room], crc)
-            room, data = room - min(room, len(data)), data[room:]
-            if not room:
-                checksums.append(crc)
-                crc, room = 0, CHECKSUM_BLOCK
-    if room < CHECKSUM_BLOCK:
-        checksums.append(crc)
-    assert written == content.num_bytes, (name, written, content.num_bytes)
-    return checksums
+    checksums = Checksums()
+    if content.num_bytes:
+        file.seek(offsets[name])
+        for data in content.parts(name):
+            file.write(data)
+            checksums.add(data)
+    return checksums.array()

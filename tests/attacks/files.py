@@ -40,15 +40,16 @@ def reseal(path: Path) -> None:
         file.visititems(check)
 
 
-def rebuild(source: Path, path: Path, change: Change) -> Path:
+def rebuild(source: Path, path: Path, change: Change, compression: str = "none") -> Path:
     """Write the store ``source`` again after ``change(arrays, header)``, with the right checksums."""
     store = Store(source)
-    arrays = {name: array.copy() for name, array in store.arrays.items()
-              if not name.startswith("checksums/") and name != "header"}
+    arrays = {name: np.array(array) for name, array in store.arrays.items()
+              if not name.startswith(("checksums/", "chunks/")) and name != "header"}
     header = json.loads(json.dumps(store.header))
     change(arrays, header)
     with mock.patch("seqpipe.writer.header_problem", return_value=None):
-        write_store(path, {name: Content.of(array) for name, array in arrays.items()}, header, folder=path.parent)
+        write_store(path, {name: Content.of(array) for name, array in arrays.items()}, header, folder=path.parent,
+                    compression=compression)
     return path
 
 

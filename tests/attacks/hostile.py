@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import h5py
 import numpy as np
 
 from seqpipe.header import MAX_HEADER
-from seqpipe.layout import num_blocks
+from seqpipe.layout import block_checksums, num_blocks
 from tests.attacks.files import arrays_edit, rebuild, reseal
 
 Attack = Callable[[Path, Path], Any]
@@ -41,12 +42,48 @@ def link(name: str, make: Callable[[Path], Any]) -> Attack:
     return edit(change)
 
 
-def values(**options: Any) -> Attack:
+def values(name: str = "values", **options: Any) -> Attack:
     """Return an attack that makes another dataset of /values."""
     def change(file: h5py.File, bait: Path) -> None:
-        del file["values"]
-        file.create_dataset("values", **options)
+        del file[name]
+        file.create_dataset(name, **options)
     return edit(change)
+
+
+def packed(change: Callable[[np.ndarray, bytearray, h5py.File], Any]) -> Attack:
+    """Return an attack that compresses the store and changes the table of the one chunk, and the file's bytes."""
+    def attack(path: Path, bait: Path) -> None:
+        rebuild(path, path.with_name("packed.h5"), lambda arrays, header: None, compression="gzip").replace(path)
+        data = bytearray(path.read_bytes())
+        with h5py.File(path) as file:
+            table = file["chunks/values"][()]
+            change(table, data, file)
+            places = {name: file[name].id.get_offset() for name in ("chunks/values", "checksums/chunks/values")}
+        sealed = {"chunks/values": table, "checksums/chunks/values": block_checksums(table.reshape(-1).view("u1").data)}
+        for name, array in sealed.items():
+            data[places[name] : places[name] + array.nbytes] = array.tobytes()
+        path.write_bytes(data)
+    return attack
+
+
+def chunk_at(start: int | None = None, size: int | None = None) -> Attack:
+    """Return an attack that says the chunk lies elsewhere, or is of another size."""
+    def change(table: np.ndarray, data: bytearray, file: h5py.File) -> None:
+        table[0] = table[0, 0] if start is None else start, table[0, 1] if size is None else size
+    return packed(change)
+
+
+def chunk_of(chunk: bytes) -> Attack:
+    """Return an attack that puts another chunk in place of the one there is."""
+    def change(table: np.ndarray, data: bytearray, file: h5py.File) -> None:
+        table[0] = len(data), len(chunk)
+        data.extend(chunk)
+    return packed(change)
+
+
+def over_an_array(table: np.ndarray, data: bytearray, file: h5py.File) -> None:
+    """The chunk is said to lie where the header does."""
+    table[0, 0] = file["header"].id.get_offset() + 3
 
 
 def virtual(file: h5py.File, bait: Path) -> None:
@@ -168,7 +205,6 @@ def reset(counts: dict[str, Any]) -> None:
 
 
 U8 = np.dtype("<u8")
-CHUNKS = "in chunks, virtual, compressed"
 NUMBERS = "something else than numbers"
 LINK = "/{} is a soft or external link, which a store never holds; do not trust this file"
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -177,15 +213,33 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "external link to checksums": (link("checksums", lambda bait: h5py.ExternalLink(bait, "/")),
                                    LINK.format("checksums")),
     "external storage": (edit(external_storage), "/values is an array with external storage"),
-    "virtual dataset": (edit(virtual), CHUNKS),
+    "virtual dataset": (edit(virtual), "/values is a virtual array, made of other ones"),
     "soft link": (link("values", lambda bait: h5py.SoftLink("/header")), LINK.format("values")),
     "soft link on the way": (link("metadata", lambda bait: h5py.SoftLink("/checksums/metadata")),
                              LINK.format("metadata")),
     "soft link to itself": (link("values", lambda bait: h5py.SoftLink("/values")), LINK.format("values")),
     "cycle of groups": (edit(loop_of_groups), "/metadata/note/values2 is an unknown object"),
     "shape bomb": (edit(shape_bomb), r"/values is an array of shape \(1125899906842624,\) with only 0 bytes"),
-    "chunk bomb": (values(shape=(2**60,), dtype="u1", chunks=(2**20,)), CHUNKS),
-    "gzip bomb": (values(data=np.zeros(2**24, "u1"), chunks=(2**24,), compression="gzip"), CHUNKS),
+    "chunks not compressed": (values(shape=(2**60,), dtype="u1", chunks=(2**20,)), r"in chunks with the filters \[\]"),
+    "bomb of chunks": (values(shape=(2**60,), dtype="u1", chunks=(2**20,), compression="gzip"),
+                       "/chunks/values is missing, or not the table of 1099511627776 chunks"),
+    "bomb in a chunk": (values(data=np.zeros(2**24, "u1"), chunks=(2**24,), compression="gzip"),
+                        r"in chunks of \(16777216,\), which are too large"),
+    "chunks of offsets": (values("offsets", data=np.zeros(5, "<u8"), chunks=(5,), compression="gzip"),
+                          "/offsets is an array in chunks"),
+    "chunks nobody can find": (values(data=np.ones(NUM_VALUES, "u1"), chunks=(NUM_VALUES,), compression="gzip"),
+                               "/chunks/values is missing, or not the table of 1 chunks"),
+    "bomb inside a chunk": (chunk_of(zlib.compress(bytes(20000), 9)),
+                            "chunk 0 .* inflates to 20000 bytes; expected 10"),
+    "chunk no gzip": (chunk_of(b"\xff" * 20), "chunk 0 .* cannot be inflated"),
+    "chunk cut": (chunk_of(zlib.compress(b"\1" * NUM_VALUES)[:-1]), "chunk 0 .* cannot be inflated"),
+    "chunk of padding": (chunk_of(zlib.compress(bytes(NUM_VALUES))), r"CRC-32|/values\[0\] is 0; expected 1 <= token"),
+    "chunk past the end": (chunk_at(start=2**62), r"/chunks/values\[0\] is 4611686018427387904, .*expected a place in"),
+    "chunk overflows": (chunk_at(start=2**64 - 5), r"/chunks/values\[0\] is 18446744073709551611, "),
+    "chunk over an array": (packed(over_an_array), "a chunk of /values at byte .* overlaps /header"),
+    "chunk of no bytes": (chunk_at(size=0), r"/chunks/values\[0\] is \d+, 0; expected"),
+    "chunk too large": (chunk_at(size=5000), r"/chunks/values\[0\] is \d+, 5000; .* 1 to 74 bytes"),
+    "table of no chunks": (content("chunks/values", np.zeros((2, 2), "<u8")), "/chunks/values belongs to no array"),
     "vlen": (values(shape=(NUM_VALUES,), dtype=h5py.vlen_dtype("u1")), NUMBERS),
     "text": (values(shape=(NUM_VALUES,), dtype=h5py.string_dtype()), NUMBERS),
     "object reference": (values(shape=(NUM_VALUES,), dtype=h5py.ref_dtype), NUMBERS),
@@ -194,7 +248,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "opaque": (values(data=np.zeros(NUM_VALUES, "V4")), NUMBERS),
     "enum": (values(data=np.zeros(NUM_VALUES, bool)), NUMBERS),
     "big-endian": (values(data=np.ones(NUM_VALUES, ">u2")), "an array of >u2"),
-    "plug-in filter": (edit(plug_in_filter), CHUNKS),
+    "plug-in filter": (edit(plug_in_filter), r"in chunks with the filters \[32015\], not \[1\] \(gzip\)"),
     "named type": (edit(lambda file, bait: file.__setitem__("metadata/t", np.dtype("u1"))), "neither the group nor"),
     "unknown object": (edit(lambda file, bait: file.create_group("other")), "/other is an unknown object"),
     "two names of one array": (edit(second_name), "/metadata/.* overlaps /metadata/"),
@@ -223,6 +277,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "offsets overflow": (content("offsets", np.array([0, 2**64 - 4, 6, 9, 10], U8)),
                          r"/offsets\[(0:2\] is 0, |1:3\] is )18446744073709551612"),
     "offsets end early": (content("offsets", np.array([0, 4, 6, 9, 9], U8)), "/offsets runs from 0 to 9"),
+    "token outside of the alphabet": (content("values", np.array([1, 9, 3, 4, 1, 2, 3, 3, 4, 4], "u1")),
+                                      r"token 9|/values\[1\] is 9"),
+    "token that is padding": (content("values", np.array([1, 0, 3, 4, 1, 2, 3, 3, 4, 4], "u1")),
+                              r"token 0|/values\[1\] is 0"),
+    "class outside": (content("metadata/label", np.array([0, 7, 0, 1])), "7; expected 0 <= label < 2|class 7|label"),
     "split outside": (content("splits/train", np.array([0, 2**40], U8)), "/splits/train holds row 1099511627776"),
     "column too short": (content("metadata/mass", np.zeros(3)), r"/metadata/mass has shape \(3,\), expected \(4,\)"),
     "text offsets": (content("metadata/id/offsets", np.array([0, 3, 2, 3, 4], U8)), "/metadata/id"),
