@@ -26,6 +26,7 @@ Layer 1
     windows             the order in which an epoch visits the sequences
     batch               one padded batch
 Layer 2
+    inputs              which raw files a command line names
     cutting             sort by length, cut into batches
     rundir              the folder of one training run
     executors           processes that share the work of an import

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from seqpipe.assembly import Assembly
 from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.executors import open_executor
+from seqpipe.inputs import STDIN, raw_files
 from seqpipe.intake import Plan, find_record, slice_of
 from seqpipe.options import PreprocessOptions
 from seqpipe.publish import check_output, parts_folder, writing
@@ -83,6 +84,14 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
     started = time.perf_counter()
     if not options.raw:
         raise OptionError("no raw file given; expected: seqpipe preprocess RAW... --out STORE")
+    if STDIN in options.raw and options.resume:
+        raise OptionError("--resume: standard input cannot be read again; leave --resume out, or give a file")
+    check_output(options.out, options.overwrite, [])
+    with raw_files(options.raw, options.out) as raw:
+        return _preprocess(replace(options, raw=raw), started)
+
+
+def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
     sources = [*options.raw, *([options.labels] if options.labels else [])]
     rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)

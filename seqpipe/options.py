@@ -37,7 +37,7 @@ class PreprocessOptions:
     """
 
     raw: RawFiles
-    """Raw files, read in this order."""
+    """Raw files, read in this order; quoted patterns ('data/*.fa'), or - for standard input."""
     out: Path
     """Store to write."""
     format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"] = "auto"
@@ -266,7 +266,7 @@ class PredictOptions:
     checkpoint: Path
     """best.pt or last.pt of a run directory."""
     input: tuple[Path, ...] = ()
-    """Raw files, read as the network's training data were."""
+    """Raw files, patterns or - (standard input), read as the network's training data were."""
     data: Path | None = None
     """A store or manifest instead of raw files; also prints the metrics where it has labels."""
     split: str | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +29,7 @@ from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
 from seqpipe.errors import CheckpointError, OptionError, RawFormatError
+from seqpipe.inputs import raw_files
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
 from seqpipe.readers import detect_format, name_record, read_records
@@ -129,8 +130,8 @@ def predict(options: PredictOptions) -> PredictionSummary:
     check_output(options.out, options.overwrite, [*options.input, *([options.data] if options.data else []),
                                                   options.checkpoint])
     device = choose_device(options.device)
-    with few_threads(device):
-        return _predict(Predictor(options.checkpoint, device), options)
+    with few_threads(device), raw_files(options.input, options.out) as raw:
+        return _predict(Predictor(options.checkpoint, device), replace(options, input=raw))
 
 
 def _predict(predictor: Predictor, options: PredictOptions) -> PredictionSummary:

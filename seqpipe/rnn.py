@@ -66,6 +66,8 @@ class ModelConfig:
         dropout: share zeroed between layers and before the head, while training.
         pooling: how the real positions become one vector; lm does not pool.
         rnn_path: masked, packed, or auto: see ``choose_rnn_path``.
+        missing: read NaN, a missing number, as the channel's mean; without it NaN stays NaN, and
+            makes the loss NaN.
 
     Raises:
         ValueError: a value is out of range, or two do not fit together.
@@ -83,6 +85,7 @@ class ModelConfig:
     dropout: float
     pooling: Literal["last", "mean", "max", "attention"]
     rnn_path: Literal["auto", "masked", "packed"]
+    missing: bool = False
 
     def __post_init__(self) -> None:
         expect = self._expect
@@ -216,7 +219,10 @@ class SequenceRNN(nn.Module):
         if self.config.num_channels:
             standardised = (sequences.to(self.mean.dtype) - self.mean) / self.deviation
             # A NaN in the padding, times a gradient of zero, would still be NaN.
-            clean = standardised.masked_fill(~mask[:, :, None], 0.0)
+            unknown = ~mask[:, :, None]
+            if self.config.missing:
+                unknown = unknown | standardised.isnan()
+            clean = standardised.masked_fill(unknown, 0.0)
             return self.projection(clean.to(self.projection.weight.dtype))
         tokens = sequences.to(torch.int64)
         if self.config.task == "lm":

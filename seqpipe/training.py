@@ -317,6 +317,7 @@ def _configure(task: Task, store: Store | ShardedStore, options: TrainOptions) -
         task=task.name,  # type: ignore[arg-type]
         num_tokens=store.alphabet.num_tokens if store.alphabet else 0,
         num_channels=len(store.channels),
+        missing=store.header["encoding"].get("missing") is True,
         num_outputs=task.num_outputs,
         model=options.model,
         embedding_dim=options.embedding_dim,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
+from seqpipe.cli import main as seqpipe_main
 from seqpipe.loading import get_dataloader
 from seqpipe.sequences import SequenceDataset
 from tests.importing import contents, refused, run
@@ -98,3 +99,19 @@ def test_hdf5_files_of_other_makers_are_imported(tmp_path, capsys):
     with h5py.File(raw, "a") as file:
         file["x"][1], file["lengths"][1] = 0, 0
     assert "raw.h5: /x[1]: the sequence is empty" in refused(capsys, raw, "--out", tmp_path / "y.h5")
+
+
+def test_missing_numbers_pass_through_training_and_prediction(tmp_path, capsys):
+    """A missing number is the channel's mean to the network: losses and predictions are finite, padding or not."""
+    raw, out, table = tmp_path / "a.csv", tmp_path / "x.h5", tmp_path / "p.tsv"
+    rows = (f"r{i},{t},{'' if (i + t) % 3 else i % 2},{i % 2 * 3 - t},{'xy'[i % 2]}\n"
+            for i in range(40) for t in range(2 + i % 5))
+    raw.write_text("id,t,v1,v2,label\n" + "".join(rows), encoding="ascii")
+    argv = [raw, "--time-column", "t", "--value-columns", "v1,v2", "--out", out]
+    assert run(capsys, *argv, "--on-missing", "nan")[0] == 0
+    argv = ["train", "--data", out, "--out", tmp_path / "run", "--epochs", 2, "--hidden-dim", 8, "--device", "cpu"]
+    assert seqpipe_main([str(word) for word in argv]) == 0, capsys.readouterr().err
+    argv = ["predict", "--checkpoint", tmp_path / "run" / "best.pt", "--input", raw, "--out", table, "--device", "cpu"]
+    assert seqpipe_main([str(word) for word in argv]) == 0, capsys.readouterr().err
+    lines = [line.split("\t") for line in table.read_text("utf-8").splitlines()]
+    assert len(lines) == 41 and all(0 <= float(cell) <= 1 for line in lines[1:] for cell in line[2:])

@@ -205,7 +205,7 @@ class RawFile:
         try:
             mode = os.stat(self.path).st_mode
             if stat.S_ISDIR(mode):
-                raise self.error("is a directory; name the files in it")
+                raise self.error("is a directory; name the files in it, or a pattern in quotes: 'folder/*'")
             if not stat.S_ISREG(mode):
                 kind = "a named pipe (FIFO)" if stat.S_ISFIFO(mode) else "a device or a socket"
                 raise self.error(f"is {kind}, not a regular file; write its data to a file first")

@@ -1,0 +1,70 @@
+"""Raw files by pattern and from standard input."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seqpipe.errors import OptionError
+from seqpipe.inputs import expand
+from seqpipe.sequences import SequenceDataset
+from tests.importing import contents, refused, run
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_patterns_give_files_in_the_order_of_their_names(tmp_path):
+    """Folders and hidden files are left out; a file whose name looks like a pattern is itself."""
+    for name in ("b.fa", "a.fa", "c.txt", ".d.fa", "x/e.fa", "x/f[1].fa", "x/f1.fa"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(">a\nA\n", encoding="ascii")
+    (tmp_path / "g.fa").mkdir()
+    assert expand([tmp_path / "*.fa"]) == [tmp_path / "a.fa", tmp_path / "b.fa"]
+    assert expand([tmp_path / "c.txt", tmp_path / "**" / "[ae].fa"]) == [
+        tmp_path / "c.txt", tmp_path / "a.fa", tmp_path / "x" / "e.fa"]
+    assert expand([tmp_path / "x" / "f[1].fa"]) == [tmp_path / "x" / "f[1].fa"]
+    assert expand([Path("none.fa"), Path("-")]) == [Path("none.fa"), Path("-")]
+    with pytest.raises(OptionError, match=r"z\*\.fa: no file fits this pattern"):
+        expand([tmp_path / "z*.fa"])
+
+
+def test_a_pattern_is_the_same_as_its_files(tmp_path, capsys):
+    """The store has the same bytes; a file that fits two patterns is given twice, and refused."""
+    for name in "ab":
+        (tmp_path / f"{name}.fa").write_text(f">{name}\nACGT\n", encoding="ascii")
+    one, two = tmp_path / "1.h5", tmp_path / "2.h5"
+    assert run(capsys, tmp_path / "*.fa", "--out", one)[0] == 0
+    assert run(capsys, tmp_path / "a.fa", tmp_path / "b.fa", "--out", two)[0] == 0
+    assert one.read_bytes() == two.read_bytes()
+    assert "a.fa: given twice" in refused(capsys, tmp_path / "*.fa", tmp_path / "a.*", "--out", tmp_path / "3.h5")
+    assert "no file fits this pattern" in refused(capsys, tmp_path / "*.fq", "--out", tmp_path / "3.h5")
+
+
+def piped(data, *argv):
+    """Run preprocess with ``data`` at its standard input."""
+    return subprocess.run([sys.executable, "-m", "seqpipe.cli", "preprocess", "-", *map(str, argv)], input=data,
+                          cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=120)
+
+
+def test_standard_input_is_read_like_a_file(tmp_path):
+    """Compressed or not; ids, messages and provenance call it stdin, and nothing is left beside the output."""
+    out = tmp_path / "x.h5"
+    done = piped(gzip.compress(b"alpha\nbeta\n"), "--format", "text", "--split", "none", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert list(contents(out)) == ["stdin:1", "stdin:2"]
+    assert [source["name"] for source in SequenceDataset(out).store.header["provenance"]["sources"]] == ["stdin"]
+    done = piped(b">a\nAC\n>a\nGG\n", "--overwrite", "--out", out)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(
+        "seqpipe preprocess: stdin:3: record 'a': the id was given before, at stdin:1;")
+    for data, options, message in ((b"", [], "stdin: no record: the file is empty"), (b">a\nA\n", ["-"], "given twice"),
+                                   (b">a\nA\n", ["--resume"], "standard input cannot be read again")):
+        done = piped(data, *options, "--out", tmp_path / "y.h5")
+        assert done.returncode == 1 and message in done.stderr.decode()
+    assert os.listdir(tmp_path) == ["x.h5"]
