@@ -24,13 +24,13 @@ from seqpipe.batching import (
 )
 from seqpipe.errors import CheckpointError, OptionError
 from seqpipe.sampling import cumulative_weights
-from seqpipe.windows import BLOCK
 
 Position = tuple[int, int, int]
 Step = tuple[list[int], Position, float]
 STATE_VERSION = 1
 CHUNK = 2**18  # lengths looked at together
-MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, a sample
+MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
+RUN = 256
 
 
 class LengthBatchSampler(Sampler[list[int]]):
@@ -274,7 +274,7 @@ class _Iteration:
 def _digest(numbers: Any) -> str:
     """Return a digest of numbers: of all up to ``MOST_AT_ONCE``, else of 1,024 runs at even distances."""
     count = len(numbers)
-    size = CHUNK if count <= MOST_AT_ONCE else BLOCK
+    size = CHUNK if count <= MOST_AT_ONCE else RUN
     starts = range(0, count, CHUNK) if count <= MOST_AT_ONCE else range(0, count - size + 1, (count - size) // 1023)
     digest = hashlib.blake2b(digest_size=8)
     for start in starts:

@@ -14,7 +14,7 @@ import numpy as np
 
 from seqpipe.permutation import Permutation
 
-BLOCK = 256  # neighbours that are visited together: a window then touches few pages of a mapped file
+BLOCK = 1_024  # neighbours that are visited together: a window then touches few pages of a mapped file
 
 
 @dataclass(frozen=True)

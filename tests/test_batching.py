@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqpipe.batching import count_batches, padding_share, plan_batches
+from seqpipe.batching import PlanSettings, count_batches, padding_share, plan_batches, plan_window
+from seqpipe.bench_batches import meeting_share
 from seqpipe.samplers import LengthBatchSampler
 
 MODES = [(shuffle, bucket) for shuffle in (False, True) for bucket in (False, True)]
@@ -149,3 +153,187 @@ def test_sampler_yields_lists_of_int_of_the_epoch_at_the_call():
     assert first == [batch.tolist() for batch in plan(SKEWED[:100], 8, seed=3)]
     assert list(sampler) == [batch.tolist() for batch in plan(SKEWED[:100], 8, seed=3, epoch=1)]
     assert len(sampler) == 13
+
+
+# ---- what padding costs, and what mixing is left -------------------------------------------------
+
+
+LOGNORMAL = np.clip(np.round(np.random.default_rng(1).lognormal(np.log(200), 0.8, 200_000)), 10, 5_000).astype(np.int64)
+BUDGET = int(64 * LOGNORMAL.mean())
+
+
+def trend(values):
+    """Return the rank correlation of values with their place."""
+    return np.corrcoef(np.argsort(np.argsort(values)), np.arange(len(values)))[0, 1]
+
+
+@pytest.mark.parametrize("window", [2**18, 60_000], ids=["one window", "four windows"])
+@pytest.mark.parametrize("options, most", [
+    ({"max_tokens": BUDGET}, 0.02), ({"max_tokens": BUDGET, "mixing": 0}, 0.007), ({"batch_size": 64}, 0.025),
+], ids=["budget", "budget, tight", "64 rows"])
+def test_padding_of_log_normal_lengths(options, most, window):
+    """Median 200, sigma 0.8, 10 to 5,000: 80 % of random batches is padding; no trend of lengths over the epoch."""
+    batches = plan_batches(LOGNORMAL, shuffle=True, bucket=True, window=window, **options)
+
+    assert padding_share(LOGNORMAL, batches) <= most + (0.01 if window < 2**18 else 0)
+    assert abs(trend([LOGNORMAL[batch].max() for batch in batches])) < 0.05
+    if "max_tokens" in options:
+        assert max(len(batch) * LOGNORMAL[batch].max() for batch in batches) <= BUDGET
+
+
+def test_mixing_lets_other_sequences_meet():
+    """More of it, more padding and fewer pairs that meet again in the next epoch."""
+    found = []
+    for mixing in (0, 0.018, 0.1):
+        epochs = [plan_batches(LOGNORMAL, max_tokens=BUDGET, shuffle=True, bucket=True, mixing=mixing, epoch=epoch)
+                  for epoch in (0, 1)]
+        found.append((padding_share(LOGNORMAL, epochs[0]), meeting_share(*epochs, num_sequences=len(LOGNORMAL))))
+
+    padding, meeting = zip(*found, strict=True)
+    assert padding[0] < padding[1] < padding[2] < 0.12
+    assert 0.5 > meeting[0] > 3 * meeting[1] > 6 * meeting[2]
+
+
+def test_equal_lengths_fill_every_batch():
+    """Edges follow the data: one length is one bucket, whatever was hoped for."""
+    batches = plan_batches(np.full(1_000, 7), max_tokens=70, shuffle=True, bucket=True)
+
+    assert [len(batch) for batch in batches] == [10] * 100
+
+
+# ---- budgets, order ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_batch_is_over_its_budget_whatever_the_order(mode):
+    """Lengths 100, 10, 10, 10, 100 with 150: the longest of a batch counts, not the last or the sum."""
+    lengths = np.array([100, 10, 10, 10, 100])
+    for order in (lengths, np.sort(lengths), np.sort(lengths)[::-1]):
+        for seed in range(5):
+            batches = plan_batches(order, max_tokens=150, shuffle=mode[0], bucket=mode[1], seed=seed)
+            assert max(len(batch) * order[batch].max() for batch in batches) <= 150
+            assert sorted(flat(batches)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("window", [2**18, 2_000], ids=["one window", "many windows"])
+@pytest.mark.parametrize("options", [{"batch_size": 16}, {"max_tokens": 200_000}], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_largest_batch_comes_first_on_request(mode, options, window):
+    """Memory that will not do fails at step 1; all other sequences are still there."""
+    batches = plan_batches(SKEWED, shuffle=mode[0], bucket=mode[1], longest_first=True, window=window, **options)
+    cost = [len(batch) * SKEWED[batch].max() for batch in batches]
+
+    assert sorted(flat(batches)) == list(range(len(SKEWED)))
+    if window > len(SKEWED) or "batch_size" in options:
+        assert cost[0] == max(cost)
+    else:  # a budget is filled to the brim in each window
+        assert cost[0] > 0.98 * max(cost)
+
+
+def test_drop_last_with_a_budget_leaves_out_what_could_hold_more():
+    """Of each window; a batch that is full stays."""
+    lengths = np.full(10, 5)
+
+    assert len(plan_batches(lengths, max_tokens=25, shuffle=True, bucket=True, drop_last=True)) == 2
+    for shuffle, bucket in MODES:
+        assert len(plan_batches(lengths, max_tokens=20, shuffle=shuffle, bucket=bucket, drop_last=True)) == 2
+        assert len(plan_batches(lengths, max_tokens=20, shuffle=shuffle, bucket=bucket)) == 3
+        assert plan_batches(lengths, max_tokens=60, shuffle=shuffle, bucket=bucket, drop_last=True) == []
+
+
+def test_drop_last_leaves_out_others_in_each_epoch():
+    """Not always the shortest, which bucketing has last."""
+    left_out = [set(range(1_000)) - set(flat(plan(SKEWED[:1_000], 300, drop_last=True, epoch=epoch)))
+                for epoch in range(12)]
+
+    assert all(len(rows) == 100 for rows in left_out)
+    assert len(set.union(*left_out)) > 600
+
+
+def test_plans_ignore_the_random_state_of_the_process():
+    """Ranks whose global generators differ cut the same plan."""
+    np.random.seed(1)
+    first = flat(plan(SKEWED))
+    np.random.seed(2)
+
+    assert flat(plan(SKEWED)) == first
+
+
+def test_the_plan_is_written_down():
+    """A change of it would break the resume of every run that is under way: raise ``samplers.STATE_VERSION``."""
+    lengths = np.arange(700) * 7919 % 97 + 1
+    found = {}
+    kinds = {"rows": {"batch_size": 10}, "tokens": {"max_tokens": 500}, "plain": {"batch_size": 9}}
+    for name, options in kinds.items():
+        batches = plan_batches(lengths, shuffle=True, bucket=name != "plain", window=300, seed=3, epoch=4, **options)
+        found[name] = [len(batches), zlib.crc32(np.concatenate(batches).astype("<i8").tobytes())]
+
+    assert found == {"rows": [70, 3321346882], "tokens": [78, 2707507957], "plain": [78, 2289348897]}
+
+
+# ---- many sequences ------------------------------------------------------------------------------
+
+
+class Counted:
+    """Lengths that are computed where asked for, and count how many were."""
+
+    def __init__(self, num_sequences):
+        self.num_sequences, self.asked = num_sequences, 0
+
+    def __len__(self):
+        return self.num_sequences
+
+    def __getitem__(self, rows):
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        self.asked += len(rows)
+        return 10 + rows * 2_654_435_761 % 491
+
+
+@pytest.mark.parametrize("window", [0, 1, 1_907, 3_813])
+@pytest.mark.parametrize("options", [{"max_tokens": 17_600}, {"batch_size": 64}], ids=str)
+def test_any_place_of_an_epoch_of_a_billion_is_planned_alone(options, window):
+    """One window of lengths is looked at, and as many sequences are in batches."""
+    settings_ = PlanSettings(shuffle=True, bucket=True, **options)
+    lengths = Counted(10**9)
+    found = plan_window(lengths, settings_, epoch=5, window=window)
+
+    assert len(settings_.windows(10**9, 5)) == 3_815 or options == {"batch_size": 64}
+    assert lengths.asked == len(found.indices) == len(np.unique(found.indices)) <= 2**18 + 64
+
+
+def test_resuming_in_a_billion_plans_one_window():
+    """Near the end as at the start; the state itself looks at a sample of the lengths."""
+    asked = []
+    for window in (0, 3_000, 3_800):
+        lengths = Counted(10**9)
+        sampler = LengthBatchSampler(lengths, max_tokens=17_600, shuffle=True, bucket=True)
+        sampler.load_state_dict(sampler.state_dict((2, window, 700)))
+        assert next(iter(sampler))
+        asked.append(lengths.asked)
+
+    assert max(asked) <= 2 * 2**18 + 2**18 and max(asked) - min(asked) <= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_planning_a_billion_takes_little_memory():
+    """Three windows, batch by batch, of lengths that are computed and of a sparse file of 8 GB: below 200 MB."""
+    code = """
+import tempfile
+import numpy as np
+from seqpipe.batching import PlanSettings, plan_window
+class Computed:
+    def __len__(self): return 10**9
+    def __getitem__(self, rows): return 10 + rows * 2_654_435_761 % 491
+with tempfile.TemporaryFile() as file:
+    file.truncate(8 * 10**9)
+    for lengths in (Computed(), np.memmap(file, "<i8", "r")):
+        settings = PlanSettings(max_tokens=17_600, shuffle=True, bucket=True)
+        for window in (0, 2_000, 3_814):
+            plan = plan_window(lengths, settings, epoch=0, window=window)
+            assert sum(map(len, plan)) == len(plan.indices)
+with open("/proc/self/status") as status:  # getrusage has the parent's peak in it
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1000)
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert int(result.stdout) < 200

@@ -50,7 +50,7 @@ def test_a_window_takes_blocks_from_all_over_the_store() -> None:
     first, other = (Windows(10**6, 50_000, 1, True, 0, epoch).indices(3) for epoch in (0, 1))
 
     assert len(np.unique(first // BLOCK)) <= 50_000 // BLOCK + 2
-    assert np.std(first) == pytest.approx(10**6 / np.sqrt(12), rel=0.1)
+    assert np.std(first) == pytest.approx(10**6 / np.sqrt(12), rel=0.2)
     assert abs(np.corrcoef(np.arange(50_000), first)[0, 1]) < 0.3
     assert len(np.intersect1d(first, other)) < 50_000 * 0.15
 
