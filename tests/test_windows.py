@@ -47,12 +47,12 @@ def test_without_shuffle_windows_are_runs_of_the_store() -> None:
 
 def test_a_window_takes_blocks_from_all_over_the_store() -> None:
     """Blocks of neighbours in random order, another in each epoch."""
-    first, other = (Windows(10**6, 50_000, 1, True, 0, epoch).indices(3) for epoch in (0, 1))
+    first, other = (Windows(10**7, 500_000, 1, True, 0, epoch).indices(3) for epoch in (0, 1))
 
-    assert len(np.unique(first // BLOCK)) <= 50_000 // BLOCK + 2
-    assert np.std(first) == pytest.approx(10**6 / np.sqrt(12), rel=0.2)
-    assert abs(np.corrcoef(np.arange(50_000), first)[0, 1]) < 0.3
-    assert len(np.intersect1d(first, other)) < 50_000 * 0.15
+    assert len(np.unique(first // BLOCK)) <= 500_000 // BLOCK + 2
+    assert np.std(first) == pytest.approx(10**7 / np.sqrt(12), rel=0.1)
+    assert abs(np.corrcoef(np.arange(500_000), first)[0, 1]) < 0.2
+    assert len(np.intersect1d(first, other)) < 500_000 * 0.15
 
 
 def test_any_window_of_a_huge_store_is_had_at_once() -> None:
