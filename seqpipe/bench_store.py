@@ -64,7 +64,28 @@ def run(options: BenchOptions) -> Table:
             for batch_size, num_workers in ((64, 0), (256, 0), (64, 2)):
                 setting = f"{kind}, batch {batch_size}, {num_workers} workers"
                 rows += _compare(setting, loaders, len(store), batch_size, num_workers, options)
+            rows += _compressed(folder, kind, store, options)
     return Table(rows)
+
+
+def _compressed(folder: Path, kind: str, plain: Store, options: BenchOptions) -> list[Row]:
+    """Return the rows of a gzip store: ours and h5py's own reads of the same file, shuffled."""
+    path = folder / f"{kind}.gzip.h5"
+    arrays = {name: array for name, array in plain.arrays.items() if name in ("values", "offsets", "metadata/label")}
+    write_store(path, {name: Content.of(array) for name, array in arrays.items()}, plain.header, folder=folder,
+                compression="gzip")
+    store = Store(path)
+    labels = np.array(store.metadata["label"])
+    loaders = {OURS: torch_loader(SequenceDataset(store), fill), "h5py slice an item": torch_loader(
+        Hdf5Slices(path, labels))}
+    found: dict[int, list[Row]] = {}
+    for num_workers in (0, 2):
+        found[num_workers] = _compare(f"{kind} gzip, batch 64, {num_workers} workers", loaders, len(store), 64,
+                                      num_workers, options, most_share=0.2)
+    share = path.stat().st_size / plain.path.stat().st_size
+    alone, both = (float(found[n][0].figure.split()[0].replace(",", "")) for n in (0, 2))
+    return [*found[0], *found[2], Row(f"{kind} gzip, 2 workers over 0", OURS, f"{both / alone:.2f} x", ""),
+            Row(f"{kind} gzip, size of the file", OURS, f"{share:.0%} of plain", "")]
 
 
 def make_store(path: Path, kind: str, count: int, seed: int) -> Store:
@@ -114,7 +135,7 @@ def _loaders(folder: Path, kind: str, store: Store) -> dict[str, Callable[..., A
 
 def _compare(
     setting: str, loaders: dict[str, Callable[..., Any]], count: int, batch_size: int, num_workers: int,
-    options: BenchOptions,
+    options: BenchOptions, most_share: float = 1.0,
 ) -> list[Row]:
     """Return the rows of one setting: sequences a second of each loader."""
     rng = np.random.default_rng([options.seed, batch_size, num_workers])
@@ -124,7 +145,7 @@ def _compare(
             if num_workers and name == HAND:
                 continue
             share = {"h5py vlen": 0.05, "h5py slice an item": 0.2}.get(name, 1.0) if not num_workers else 0.5
-            most = int(40_000 * options.size * share) // batch_size + 8
+            most = int(40_000 * options.size * min(share, most_share)) // batch_size + 8
             order = rng.permutation(count)[: most * batch_size].tolist()
             batches = [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
             speeds.setdefault(name, []).append(_speed(load(batches, num_workers), batch_size))

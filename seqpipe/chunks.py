@@ -20,7 +20,7 @@ from seqpipe.layout import Extent
 
 Check = Callable[[int, memoryview], None]
 
-CACHE = 16  # inflated chunks that an array keeps, in each process
+CACHE = 8 << 20  # bytes of inflated chunks that an array keeps, in each process: as much as HDF5 2.0
 
 
 class Chunks:
@@ -47,6 +47,7 @@ class Chunks:
         self.chunk_bytes = extent.chunk_rows * self._width
         self._places, self._data, self._refuse = table.data, data, refuse
         self._cache: dict[int, memoryview] = {}
+        self._room = max(1, CACHE // self.chunk_bytes)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -118,9 +119,9 @@ class Chunks:
         found = self._cache.pop(k, None)
         if found is None:
             found = self._inflate(k)
-            if len(self._cache) >= CACHE:
+            if len(self._cache) >= self._room:
                 self._cache.pop(next(iter(self._cache)), None)
-        self._cache[k] = found  # the last one in is the last one out
+        self._cache[k] = found  # the one that was not read for longest goes first
         return found
 
     def places_of(self, starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
@@ -128,6 +129,13 @@ class Chunks:
         ranges = zip((starts // self.chunk_rows).tolist(), (-(-stops // self.chunk_rows)).tolist(), strict=True)
         wanted = sorted({k for first, last in ranges for k in range(first, last)})
         return [(start, start + size) for start, size in self.table[wanted].tolist()]
+
+    def inflated_per_byte(self, starts: np.ndarray, stops: np.ndarray) -> float:
+        """Return how many bytes are inflated per byte used where each of some ranges of items is read for itself."""
+        some = stops > starts
+        starts, stops = starts[some].astype(np.int64), stops[some].astype(np.int64)
+        chunks = (stops - 1) // self.chunk_rows - starts // self.chunk_rows + 1
+        return float(chunks.sum() * self.chunk_bytes / max(1, (stops - starts).sum() * self._width))
 
     def _inflate(self, k: int) -> memoryview:
         start, size = self._places[k, 0], self._places[k, 1]

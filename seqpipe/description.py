@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.batching import padding_share, plan_batches
+from seqpipe.chunks import Chunks
 from seqpipe.errors import OptionError, StoreError
 from seqpipe.options import DescribeOptions
 from seqpipe.publish import check_output, published
@@ -69,8 +70,16 @@ def _parts(store: Store | ShardedStore) -> dict[str, Any]:
     """Return the arrays of a store, or the shards of a manifest."""
     if isinstance(store, ShardedStore):
         return {"shards": [asdict(shard) for shard in store.manifest.shards]}
-    return {"arrays": {name: f"{array.dtype} {array.shape}" for name, array in store.arrays.items()
-                       if not name.startswith("checksums/")}}
+    parts: dict[str, Any] = {"arrays": {name: f"{array.dtype} {array.shape}" for name, array in store.arrays.items()
+                                        if not name.startswith("checksums/")}}
+    if isinstance(store.values, Chunks):
+        ends = store.offsets[: MOST_LENGTHS + 1]
+        parts["compression"] = {
+            "method": "gzip", "chunk_bytes": store.values.chunk_bytes,
+            "stored_percent": round(100 * int(store.values.table[:, 1].sum()) / store.values.nbytes, 2),
+            "inflated_per_byte_shuffled": round(store.values.inflated_per_byte(ends[:-1], ends[1:]), 2),
+        }
+    return parts
 
 
 def plot_lengths(store: Store | ShardedStore, path: Path) -> None:
@@ -138,6 +147,10 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     padding = content["padding_percent"]
     lines += ["", f"padding   batches of {padding['batch_size']}: random {padding['random']:.1f} %, by length "
                   f"{padding['bucketed']:.1f} % (from {padding['lengths_looked_at']:,} lengths)"]
+    if packed := content.get("compression"):
+        lines.append(f"gzip      values take {packed['stored_percent']:.0f} %; read shuffled, "
+                     f"{packed['inflated_per_byte_shuffled']:,.1f} bytes are inflated for each byte used "
+                     "(merge makes a plain store)")
     for source in content["provenance"]["sources"]:
         lines.append(f"source    {source['name']}, {source['size']:,} bytes, SHA-256 {source['sha256'][:16]}…")
     options = {name: value for name, value in content["provenance"]["options"].items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqpipe import get_dataloader
-from seqpipe.chunks import CACHE, Chunks
+from seqpipe.chunks import Chunks
+from seqpipe.description import describe
 from seqpipe.ingest import preprocess
 from seqpipe.layout import CHUNK
 from seqpipe.merging import merge
-from seqpipe.options import MergeOptions, PreprocessOptions, VerifyOptions
+from seqpipe.options import DescribeOptions, MergeOptions, PreprocessOptions, VerifyOptions
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 from seqpipe.verification import verify
@@ -139,15 +141,16 @@ def test_any_slice_is_that_of_the_plain_array(tmp_path: Path, dtype: str, tail: 
             chunks[outside]
 
 
-def test_each_chunk_of_a_batch_is_inflated_once(tmp_path: Path) -> None:
+def test_each_chunk_of_a_batch_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However its pieces are mixed; and a process keeps no more than a few."""
+    monkeypatch.setattr("seqpipe.chunks.CACHE", 3 * CHUNK)
     values = np.random.default_rng(0).integers(1, 6, 40 * CHUNK, np.uint8)
     dataset = SequenceDataset(write_flat(tmp_path / "a.h5", values, compression="gzip"), columns=[])
     chunks: Any = dataset.store.values
     rows = np.random.default_rng(1).permutation(len(dataset)).tolist()
     next(iter(get_dataloader(dataset, batch_size=len(dataset), shuffle=True)))
     assert chunks.num_inflated == chunks.nbytes and len(rows) == len(dataset)
-    assert len(chunks._cache) == CACHE
+    assert len(chunks._cache) == 3
 
 
 def test_stores_merge_into_a_compressed_one(tmp_path: Path, pairs: list[tuple[Path, Path]]) -> None:
@@ -167,3 +170,16 @@ def test_an_array_without_values_has_no_chunks(tmp_path: Path) -> None:
     """There is nothing to compress, and HDF5 could not describe it."""
     path = write_flat(tmp_path / "a.h5", np.empty(0, "u1"), compression="gzip")
     assert Store(path).values.shape == (0,) and isinstance(Store(path).values, np.ndarray)
+
+
+def test_describe_tells_what_shuffled_reading_costs(tmp_path: Path) -> None:
+    """Chunks inflated for each sequence read alone, per byte of it; and what the values take."""
+    values = np.random.default_rng(0).integers(1, 6, 2 * CHUNK, np.uint8)
+    path = write_flat(tmp_path / "a.h5", values, compression="gzip")
+    ends = [*range(0, len(values), 1000), len(values)]
+    chunks = sum((b - 1) // CHUNK - a // CHUNK + 1 for a, b in zip(ends[:-1], ends[1:], strict=True))
+    told = json.loads(describe(DescribeOptions(store=path, head=0, json=True)))["compression"]
+    assert told["inflated_per_byte_shuffled"] == round(chunks * CHUNK / len(values), 2)
+    assert 30 < told["stored_percent"] < 45
+    assert f"{told['inflated_per_byte_shuffled']:.1f} bytes are inflated for each byte used" in describe(
+        DescribeOptions(store=path, head=0))

@@ -193,7 +193,8 @@ def sparse_store(path: Path, total: int) -> Path:
         "header": np.frombuffer(json.dumps(header).encode(), "u1"),
     }
     contents = {"values": Content((total,), np.dtype("u1"), ())}
-    offsets = writer._lay_out(path, contents | {key: Content.of(array) for key, array in arrays.items()})
+    laid_out = contents | {key: Content.of(array) for key, array in arrays.items()}
+    offsets = writer._lay_out(path, laid_out, {})
     table = np.full(num_blocks(total), zlib.crc32(bytes(CHECKSUM_BLOCK)), "<u4")
     table[-1] = zlib.crc32(bytes(total - (len(table) - 1) * CHECKSUM_BLOCK - 5) + TAIL.tobytes())
     with open(path, "r+b") as file:
