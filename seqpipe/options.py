@@ -294,7 +294,7 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparePaddingOptions:
-    """Measure the padding strategies on your own data, random and length-sorted batches."""
+    """Measure the padding strategies on your own data, in random, length-sorted and budgeted batches."""
 
     data: Path
     """Store or manifest to read."""

@@ -14,6 +14,7 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -26,7 +27,6 @@ from seqpipe.publish import published
 from seqpipe.sequences import SequenceDataset
 
 READ = "read"
-PLANS = {"random": False, "sorted": True}  # name -> sort pools by length
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Measurement:
     """One strategy on one kind of batches.
 
     Attributes:
-        batches: ``random``, or ``sorted`` by length within pools.
+        batches: ``random``, ``sorted`` by length, or ``budget``: sorted, and as many sequences as fill
+            ``max_tokens``, which is the batch size x the mean length.
         padding: the collate function.
         pad_us: median over rounds of the time to pad one batch, in microseconds.
         batch_us: the same with reading the sequences from the store.
@@ -70,7 +71,7 @@ class Comparison:
 
 
 def compare_padding(options: ComparePaddingOptions) -> Comparison:
-    """Measure every collate function on random and on length-sorted batches of a store.
+    """Measure every collate function on random, length-sorted and budgeted batches of a store.
 
     Raises:
         StoreError: the store cannot be read.
@@ -83,9 +84,15 @@ def compare_padding(options: ComparePaddingOptions) -> Comparison:
     if options.out is not None:
         _make_folder(options.out)
     lengths = np.asarray(dataset.lengths)
+    max_tokens = max(1, options.batch_size * int(lengths.sum()) // len(lengths))
+    kinds: dict[str, dict[str, Any]] = {
+        "random": {"batch_size": options.batch_size, "bucket": False},
+        "sorted": {"batch_size": options.batch_size, "bucket": True},
+        "budget": {"max_tokens": max_tokens, "bucket": True, "on_long": "alone"},
+    }
     plans = {
-        name: plan_batches(lengths, batch_size=options.batch_size, shuffle=True, bucket=bucket, seed=options.seed)
-        [: options.max_batches] for name, bucket in PLANS.items()
+        name: plan_batches(lengths, shuffle=True, seed=options.seed, **kind)[: options.max_batches]
+        for name, kind in kinds.items()
     }
     for batches in plans.values():
         _prove(dataset, batches)
