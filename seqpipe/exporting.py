@@ -119,6 +119,9 @@ def choose_layout(store: Store | ShardedStore, chosen: str | None) -> Layout:
         columns, tracks = ([name for name in there if name in names] for there in (columns, tracks))
         split = split if split in names else None
     taken = {"id", *columns, *([split] if split else [])}
+    if both := [name for name in tracks if f"tracks/{name}" in taken]:
+        raise OptionError(f"{store.path}: the column {'tracks/' + both[0]!r} has the name that is given to the track "
+                          f"{both[0]!r}; leave one of the two out with --columns")
     sequence = next(name for name in _numbered("sequence") if name not in taken)
     return Layout(sequence, columns, tracks, split, store.header, store.alphabet, store.classes)
 
@@ -242,6 +245,9 @@ def import_command(store: Store | ShardedStore, layout: Layout, options: ExportO
         like |= store.classes != encode_classes(store.classes)[1] or 0 in every.get("classes", [])
     words += ["--sequence-column", layout.sequence] if layout.sequence != "sequence" else []
     words += ["--split", f"column:{layout.split}" if layout.split else "none"]
+    if store.channels != [f"c{i + 1}" for i in range(len(store.channels))]:
+        words += ["--value-columns", ",".join(name if name.isalnum() else _quoted(name) for name in store.channels)]
+    words += ["--on-missing", "nan"] if store.header["encoding"].get("missing") else []
     words += ["--on-empty", "keep"] if every.get("lengths", {"min": 1})["min"] == 0 else []
     words += ["--like", str(store.path)] if like else []
     return shlex.join(words)
@@ -295,7 +301,7 @@ def _decoder(alphabet: Alphabet | None, *, as_text: bool) -> Callable[[np.ndarra
         as_text: write integers as text too.
     """
     if alphabet is None:
-        return lambda rows: rows.tolist()
+        return lambda rows: [[None if number != number else number for number in row] for row in rows.tolist()]
     if alphabet.name == "ints" and not alphabet.symbols:
         return alphabet.decode if as_text else lambda tokens: [token - 1 for token in tokens.tolist()]
     if not alphabet.symbols:
@@ -324,7 +330,11 @@ def _csv(record: dict[str, Any]) -> str:
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value.item())
     # The csv module leaves a bare CR unquoted where lines end with LF.
-    return '"' + text.replace('"', '""') + '"' if re.search('[",\r\n]', text) else text
+    return _quoted(text) if re.search('[",\r\n]', text) else text
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
 
 
 def _jsonl(record: dict[str, Any]) -> str:

@@ -184,8 +184,8 @@ def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:
             if column is not None and format not in ("csv", "tsv", "jsonl", "h5"):
                 raise OptionError(f"{path}: {option} {column} is for csv, tsv, jsonl and h5, and this file is "
                                   f"{format}; leave the option out, or name another --format")
-        if options.value_columns and format not in ("csv", "tsv"):
-            raise OptionError(f"{path}: --value-columns {options.value_columns} is for csv and tsv, and this file is "
+        if options.value_columns and format not in ("csv", "tsv", "jsonl"):
+            raise OptionError(f"{path}: --value-columns {options.value_columns} is for csv, tsv and jsonl, and this is "
                               f"{format}; leave the option out, or name another --format")
         if options.quality == "keep" and format != "fastq":
             raise OptionError(f"{path}: --quality keep is for fastq, and this file is {format}; leave the option out")

@@ -217,7 +217,9 @@ class Intake:
                                f"{sorted(self._tracks)}; expected the same in all records")
         length = self._add_sequence(record)
         for name, track in record.tracks.items():
-            assert len(track) == length, "a reader gives tracks one number an element"
+            if len(track) != length:
+                raise record.error(f"the track {name!r} has {len(track)} numbers for {length} elements; expected one "
+                                   "per element; correct the record")
             self._tracks[name].extend(track)
         try:
             if self._have_ids:

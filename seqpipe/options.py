@@ -51,7 +51,8 @@ class PreprocessOptions:
     time_column: str | None = None
     """Column of a long table (one row a time step) that orders the rows of an id; kept as the track time."""
     value_columns: str | None = None
-    """Columns of a long table with the numbers of a time step, with "," between them: v1,v2."""
+    """Columns of a long table with the numbers of a time step, with "," between them: v1,v2; of JSON rows, the
+    names of their channels."""
     label_column: str | None = None
     """Column or key with the label (default: label, where there is one)."""
     labels: Path | None = None
@@ -92,7 +93,7 @@ class PreprocessOptions:
         if self.time_column and not self.value_columns:
             raise OptionError(f"--time-column {self.time_column}: a long table needs --value-columns too, the columns "
                               "with the numbers of a time step")
-        if self.value_columns and self.sequence_column:
+        if self.value_columns and self.sequence_column and self.format != "jsonl":
             raise OptionError("--value-columns and --sequence-column exclude each other: a long table has no column of "
                               "whole sequences; leave one of the two out")
 

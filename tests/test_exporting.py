@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqpipe.cli import main
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.exporting import export
 from seqpipe.ingest import preprocess
 from seqpipe.options import ExportOptions, PreprocessOptions
@@ -105,12 +105,17 @@ def records(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, str]]:
     if draw(st.booleans()):
         options["split"] = draw(st.sampled_from(["0.5,0.3,0.2", "column:part"]))
         columns["part"] = st.sampled_from(["train", "valid", "test", "fold-1"])
+    has_track = alphabet != "bytes" and draw(st.booleans())
+    time = st.floats(allow_nan=False, allow_infinity=False)
     for record in found:
         record |= {name: draw(values) for name, values in columns.items()}
+        if has_track:
+            length = len(record["sequence"])
+            record["tracks/time"] = draw(st.lists(time, min_size=length, max_size=length))
     return found, options
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=records())
 def test_json_lines_hold_everything(case: tuple[list[dict[str, Any]], dict[str, str]], tmp_path: Path) -> None:
     """Any tokens, features, labels, columns and splits: exported and imported again, the store is the same."""
@@ -128,10 +133,10 @@ def test_json_lines_hold_everything(case: tuple[list[dict[str, Any]], dict[str, 
     assert content(round_trip(again, "jsonl")) == content(again)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=records())
 def test_csv_holds_what_it_does_not_refuse(case: tuple[list[dict[str, Any]], dict[str, str]], tmp_path: Path) -> None:
-    """CSV refuses features and NUL, and gives the rest back as it was."""
+    """CSV refuses features, tracks and NUL, and gives the rest back as it was."""
     objects, options = case
     raw = tmp_path / "x.jsonl"
     raw.write_text("".join(json.dumps(entry) + "\n" for entry in objects))
@@ -142,7 +147,7 @@ def test_csv_holds_what_it_does_not_refuse(case: tuple[list[dict[str, Any]], dic
     except OptionError as error:
         assert "--format jsonl" in str(error)
         has_nul = any("\0" in str(value) for entry in objects for value in entry.values())
-        assert Store(store).kind == "features" or has_nul
+        assert Store(store).kind == "features" or Store(store).tracks or has_nul
         return
     added = [name for name in Store(again).header["columns"] if name not in Store(store).header["columns"]]
     assert content(again, without=tuple(added)) == content(store)
@@ -236,3 +241,33 @@ def test_numbers_keep_their_texts(make_store: Callable[..., Path]) -> None:
     again = round_trip(round_trip(store, "jsonl"), "csv")
     assert content(again) == content(store)
     assert again.with_suffix(".csv").read_text() == raw
+
+
+def test_tracks_and_channels_survive_a_round_trip(tmp_path: Path) -> None:
+    """A long table with times, missing numbers and names of channels; reads with their qualities."""
+    long, reads = tmp_path / "long.csv", tmp_path / "reads.fastq"
+    long.write_text('id,t,"v,1",v2,label\na,0,1.5,2,up\na,1.25,,2,up\nb,0,3,-4e-7,down\n')
+    reads.write_text("@r1 x\nACGTN\n+\n!IIz~\n@r2\nAC\n+\nAB\n")
+    for raw, options in ((long, {"time_column": "t", "value_columns": '"v,1",v2', "on_missing": "nan"}),
+                         (reads, {"quality": "keep", "alphabet": "dna"})):
+        store = raw.with_suffix(".h5")
+        preprocess(PreprocessOptions(raw=(raw,), out=store, split="none", **options))  # type: ignore[arg-type]
+        assert Store(store).tracks
+        assert content(round_trip(store, "jsonl")) == content(store)
+        with pytest.raises(OptionError, match="--format jsonl"):
+            export(ExportOptions(stores=(store,), format="csv", out=tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize(("entry", "options", "message"), [
+    ('"sequence": "ACG", "tracks/time": [1.0, 2.0]', {}, "the track 'time' has 2 numbers for 3 elements"),
+    ('"sequence": "ACG", "tracks/time": [1.0, 2.0, "x"]', {}, "key 'tracks/time': found 'x' at position 2"),
+    ('"sequence": "ACG", "tracks/quality": [1, 2, 256]', {}, "0 <= quality < 256"),
+    ('"sequence": [[1.0, 2.0]]', {"value_columns": "a"}, "found features of 2 channels, and --value-columns names 1"),
+    ('"sequence": "ACG"', {"value_columns": "a"}, "found text, and --value-columns names 1 channels"),
+])
+def test_tracks_and_channels_that_do_not_fit_are_refused(
+    make_store: Callable[..., Path], entry: str, options: dict[str, str], message: str
+) -> None:
+    """By file, line and id."""
+    with pytest.raises(RawFormatError, match=rf"a.jsonl:1: record 'a': .*{message}"):
+        make_store("a.jsonl", f'{{"id": "a", {entry}}}\n', **options)

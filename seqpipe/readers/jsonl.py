@@ -6,6 +6,9 @@ The sequence is a string (text), a list of integers (tokens), a list of numbers 
 non-integer among them (features of one channel), or a list of equally long lists of numbers
 (features, one inner list a time step). All sequences of a file are of one of these kinds.
 
+A list under a key such as "tracks/time" is a track, one number per element: kept as float64, or as
+uint8 under "tracks/quality".
+
 The other values become text: strings as they are, null as the empty text (so that a null label
 is a missing one), everything else as compact JSON: 3 is "3", 1.50 is "1.5", [1, "a"] is '[1,"a"]'.
 """
@@ -25,6 +28,8 @@ import numpy as np
 from seqpipe.readers.numbers import COUNTED
 from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import ColumnChoice, Record
+
+TRACKS = "tracks/"  # what the key of a track starts with
 
 
 def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
@@ -55,8 +60,12 @@ def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
         try:
             name = sequence_name
             record.sequence = _sequence(sequence, columns.missing, raw.counts)
+            _check_channels(record.sequence, columns.values)
             for name, value in values.items():
-                record.columns[name] = value if isinstance(value, str) else _compact(value)
+                if name.startswith(TRACKS) and isinstance(value, list):
+                    record.tracks[name.removeprefix(TRACKS)] = _track(name, value)
+                else:
+                    record.columns[name] = value if isinstance(value, str) else _compact(value)
         except ValueError as error:
             raise record.error(f"key {name!r}: {error}; correct the value") from error
         if found := _kind(record.sequence):
@@ -163,6 +172,22 @@ def _features(values: list[Any], missing: bool, counts: Counter[str]) -> np.ndar
         counts[COUNTED] += int((~finite).sum())
         array[~finite] = nan
     return array
+
+
+def _check_channels(sequence: str | np.ndarray, names: tuple[str, ...]) -> None:
+    """Raise ValueError where ``--value-columns`` names other channels than there are."""
+    if names and (isinstance(sequence, str) or len(sequence)) and (
+            isinstance(sequence, str) or sequence.ndim != 2 or sequence.shape[1] != len(names)):
+        raise ValueError(f"found {_kind(sequence)}, and --value-columns names {len(names)} channels")
+
+
+def _track(name: str, values: list[Any]) -> np.ndarray:
+    """Return the numbers of a track."""
+    if name != TRACKS + "quality":
+        return _features(values, False, Counter())
+    if not all(type(value) is int and 0 <= value < 256 for value in values):
+        raise ValueError(f"found {brief(values)}, expected whole numbers, 0 <= quality < 256")
+    return np.array(values, np.uint8)
 
 
 def _kind(sequence: str | np.ndarray) -> str:
