@@ -108,7 +108,7 @@ class Alphabet:
         Raises:
             ValueError: a symbol is not in the alphabet; the message names it and its position.
         """
-        if self._byte_table is not None:
+        if self.byte_table is not None:
             return np.frombuffer(self.encode_bytes(sequence), np.uint8)
         if self._is_ints:
             return self._encode_ints(sequence)
@@ -128,14 +128,27 @@ class Alphabet:
         Raises:
             ValueError: as ``encode``.
         """
-        if self._byte_table is None:
+        if self.byte_table is None:
             return self.encode(sequence).tobytes()
         if not isinstance(sequence, str):
             raise ValueError(self._not_text(sequence))
-        encoded = sequence.encode().translate(self._byte_table)
+        encoded = sequence.encode().translate(self.byte_table)
         if b"\0" in encoded:
             self._raise_unknown(sequence)
         return encoded
+
+    def encode_utf8(self, data: bytes) -> np.ndarray:
+        """Return ``encode(data.decode())``; without a copy in between where the alphabet is ASCII.
+
+        Raises:
+            ValueError: as ``encode``.
+        """
+        if self.byte_table is None:
+            return self.encode(data.decode())
+        encoded = data.translate(self.byte_table)
+        if b"\0" in encoded:
+            self._raise_unknown(data.decode())
+        return np.frombuffer(encoded, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
         """Return the text of (T,) token ids; padding (id 0) is left out."""
@@ -169,7 +182,7 @@ class Alphabet:
         return (values + 1).astype(self.dtype)
 
     @cached_property
-    def _byte_table(self) -> bytes | None:
+    def byte_table(self) -> bytes | None:
         """The 256-entry table of ``bytes.translate``, or None where that is not enough."""
         if not self.symbols or not self.symbols.isascii():
             return None

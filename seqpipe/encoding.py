@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.alphabet import Alphabet, fixed_alphabet, kind_of, parse_ints
+from seqpipe.readers.blocks import LETTERS
 from seqpipe.spool import Spools
 
 
@@ -33,6 +34,16 @@ class FixedTokens:
         self._spool.append(data)
         return len(data) // self._spool.dtype.itemsize
 
+    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+        """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
+        if (table := self._alphabet.byte_table) is None:
+            return False
+        tokens = letters.translate(_plain(table))
+        if b"\0" in tokens:
+            return False
+        self._spool.append(tokens)
+        return True
+
     def state(self) -> dict[str, Any]:
         return {"kind": "fixed", **self._alphabet.to_dict()}
 
@@ -46,6 +57,7 @@ class FoundSymbols:
         self._texts = spools.new_ragged("values")
         self._ascii = b""  # ASCII symbols seen, as bytes.translate takes them
         self._symbols: set[str] = set()
+        self._table = bytes(256)  # a plain letter seen stands for itself, all else is 0
 
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where the sequence is no text, or no text that UTF-8 can hold."""
@@ -60,6 +72,18 @@ class FoundSymbols:
             self._symbols.update(sequence)
         self._texts.append(data)
         return len(sequence)
+
+    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+        """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
+        if b"\0" in letters.translate(self._table):
+            new = set(letters.translate(None, self._table.replace(b"\0", b"")))
+            if new - set(LETTERS):
+                return False
+            self._symbols.update(map(chr, new))
+            self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
+            self._table = _plain(bytes(code if chr(code) in self._symbols else 0 for code in range(256)))
+        self._texts.extend(letters, lengths)
+        return True
 
     def state(self) -> dict[str, Any]:
         return {"kind": "symbols", "symbols": "".join(sorted(self._symbols))}
@@ -89,6 +113,10 @@ class FoundInts:
         self._spool.extend((values + 1).astype("<u8"))
         return len(values)
 
+    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+        """Return False: these need ``append``."""
+        return False
+
     def state(self) -> dict[str, Any]:
         return {"kind": "ints", "largest": self._largest}
 
@@ -107,8 +135,17 @@ class Features:
         self._spool.extend(encode_features(sequence, self._num_channels).reshape(-1))
         return len(sequence)
 
+    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+        """Return False: these need ``append``."""
+        return False
+
     def state(self) -> dict[str, Any]:
         return {"kind": "features", "num_channels": self._num_channels}
+
+
+def _plain(table: bytes) -> bytes:
+    """Return a table of ``bytes.translate`` that is 0 for all that is no plain letter."""
+    return bytes(table[code] if code in LETTERS else 0 for code in range(256))
 
 
 Encoder = FixedTokens | FoundSymbols | FoundInts | Features

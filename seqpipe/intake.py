@@ -22,7 +22,8 @@ from seqpipe.errors import RawFormatError
 from seqpipe.layout import MAX_COLUMN_NAME
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import STATE, Part
-from seqpipe.readers import name_record, read_records
+from seqpipe.readers import name_record, no_record, read_records
+from seqpipe.readers.blocks import Columns, read_blocks
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.slices import Slice
@@ -193,7 +194,7 @@ class Intake:
                          for position, name in enumerate(self._layout.columns)}
         self._tracks = {name: self._spools.new(f"track{position}", dtype)
                         for position, (name, dtype) in enumerate(self._layout.tracks)}
-        self._read = 0
+        self.read = 0
         self._have_ids: bool | None = None
 
     def add(self, record: Record) -> None:
@@ -202,11 +203,11 @@ class Intake:
         Raises:
             RawFormatError: it is not allowed; the message names file, line and id.
         """
-        self._read += 1
+        self.read += 1
         if self._have_ids is None:
             self._have_ids = record.id is not None
         assert self._have_ids == (record.id is not None), "a reader gives all records of a file ids, or none"
-        record_id, columns = name_record(record, self._read), record.columns
+        record_id, columns = name_record(record, self.read), record.columns
         if columns.keys() != self._columns.keys():
             raise record.error(
                 f"has the columns {sorted(columns)}, but the first record has {sorted(self._columns)}; expected "
@@ -230,10 +231,26 @@ class Intake:
             raise record.error(f"text that UTF-8 cannot hold ({error}); correct it") from None
         self._lengths.append(length.to_bytes(8, "little"))
 
+    def add_block(self, columns: Columns) -> bool:
+        """Take many records at once; return False where they are to be read one by one."""
+        tracks = {} if columns.quality is None or not self._tracks else {"quality": columns.quality}
+        if self._columns.keys() != {"description"} or tracks.keys() != self._tracks.keys():
+            return False
+        if not self._encoder.extend(columns.letters, columns.lengths):
+            return False
+        self._have_ids = True
+        self.read += len(columns.lengths)
+        self._ids.extend(columns.ids, columns.id_lengths)
+        self._columns["description"].extend(columns.descriptions, columns.description_lengths)
+        self._lengths.extend(columns.lengths)
+        for name, track in tracks.items():
+            self._tracks[name].extend(track)
+        return True
+
     def close(self) -> dict[str, Any]:
         """Write what is left; return what ``part.json`` holds."""
         arrays = self._spools.close()
-        return {"rows": arrays["lengths"]["items"], "read": self._read, "ids": self._have_ids is not False,
+        return {"rows": arrays["lengths"]["items"], "read": self.read, "ids": self._have_ids is not False,
                 "columns": list(self._columns), "tracks": list(self._tracks), "encoding": self._encoder.state(),
                 "arrays": arrays}
 
@@ -268,11 +285,16 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
         intake = Intake(temporary, plan)
         alone = slice.start == 0 and slice.end is None
         with plan.open(slice, line) as raw:
-            records = read_records(raw, slice.format, plan.choice(pinned), may_be_empty=not alone)
-            for number, record in enumerate(records, start=1):
-                intake.add(record)
-                if number % TICK == 0:
-                    progress(raw.bytes_read())
+            if slice.in_blocks(plan.options.encoding):
+                _collect_blocks(raw, slice.format, plan.choice(), intake, progress)
+                if alone and not intake.read:
+                    raise no_record(raw, slice.format)
+            else:
+                records = read_records(raw, slice.format, plan.choice(pinned), may_be_empty=not alone)
+                for number, record in enumerate(records, start=1):
+                    intake.add(record)
+                    if number % TICK == 0:
+                        progress(raw.bytes_read())
             progress(raw.size if slice.end is None else slice.end - slice.start)
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
                  "counts": +raw.counts, **intake.close()}
@@ -284,6 +306,19 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _collect_blocks(raw: RawFile, format: str, columns: ColumnChoice, intake: Intake,
+                    progress: Callable[[int], None]) -> None:
+    """Take the records of FASTA or FASTQ block by block, those of blocks that are not regular one by one."""
+    for block in read_blocks(raw, format):
+        if block.columns is not None and intake.add_block(block.columns):
+            raw.line += block.lines
+        else:
+            for record in read_records(block.again, format, columns, may_be_empty=True):
+                intake.add(record)
+            raw.line = block.again.line
+        progress(raw.bytes_read())
 
 
 def slice_of(part: Part) -> Slice:

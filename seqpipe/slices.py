@@ -29,7 +29,7 @@ _STARTS = {
     "jsonl": re.compile(rb"\n(?=\{)"),
     "text": re.compile(rb"\n(?=[^\r\n])"),
 }
-_CODECS = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d")  # a byte below 128 is that character, always
+_CODECS = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Slice:
         """Open the file for the lines of this slice; ``line`` lines stand before it."""
         return RawFile(self.path, encoding, start=self.start, end=self.end, line=line, replace=replace_bytes)
 
+    def in_blocks(self, encoding: str) -> bool:
+        """Say whether the slice may be read in blocks of many records."""
+        return self.format in ("fasta", "fastq") and has_ascii(encoding)
+
     def lines_before(self) -> int:
         """Count the lines of the file before this slice."""
         count, left = 0, self.start
@@ -71,7 +75,7 @@ class Slice:
 def cut(raw: RawFile, format: str) -> list[Slice]:
     """Return the slices of an open file of the format told, in order."""
     starts = [0]
-    if raw.compression is None and format in _STARTS and _CODECS.fullmatch(codecs.lookup(raw.encoding).name):
+    if raw.compression is None and format in _STARTS and has_ascii(raw.encoding):
         step = max(SLICE_BYTES, -(-raw.size // MAX_SLICES))
         if step < raw.size:
             with open(raw.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -81,3 +85,8 @@ def cut(raw: RawFile, format: str) -> list[Slice]:
                         break
                     starts.append(match.end())
     return [Slice(raw.path, format, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def has_ascii(encoding: str) -> bool:
+    """Say whether a byte below 128 is that character, always, in an encoding."""
+    return _CODECS.fullmatch(codecs.lookup(encoding).name) is not None

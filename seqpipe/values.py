@@ -56,7 +56,7 @@ class Values:
         dtype = self._alphabet.dtype
         for block in self._spool.blocks():
             if self._is_text:
-                yield self._alphabet.encode(block.tobytes().decode())
+                yield self._alphabet.encode_utf8(block.tobytes())
             else:
                 yield block if block.dtype == dtype else block.astype(dtype)
 

@@ -14,7 +14,7 @@ import pytest
 import seqpipe
 
 PACKAGE = Path(seqpipe.__file__).parent
-READERS = ["compressed", "raw", "numbers", "fastx", "tables", "long_tables", "jsonl", "text", "ts", "hdf5",
+READERS = ["compressed", "raw", "blocks", "numbers", "fastx", "tables", "long_tables", "jsonl", "text", "ts", "hdf5",
            "__init__"]  # lower ones first
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
 

@@ -3,6 +3,7 @@
     compressed   tell gzip, bzip2, xz and zstd by content, and decompress them
     raw          RawFile: open, decode, count lines, name the place of an error
     fastx        FASTA, FASTQ
+    blocks       the same, many records at a time
     tables       CSV, TSV; the table of --labels
     long_tables  CSV, TSV with one row a time step
     numbers      texts to numbers, and what may be missing among them
@@ -22,7 +23,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.layout import SIGNATURE
 from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.readers.fastx import read_fasta, read_fastq
@@ -114,10 +115,15 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice, *, may_be_emp
     if first is None:
         if may_be_empty:
             return
-        found = f"its {raw.line} lines hold none" if raw.line else "the file is empty"
-        raise raw.error(f"no record: {found}; expected at least one record in format {format}")
+        raise no_record(raw, format)
     yield first
     yield from records
+
+
+def no_record(raw: RawFile, format: str) -> RawFormatError:
+    """Return the error of a file that was read to its end without a record."""
+    found = f"its {raw.line} lines hold none" if raw.line else "the file is empty"
+    return raw.error(f"no record: {found}; expected at least one record in format {format}")
 
 
 def name_record(record: Record, number: int) -> str:

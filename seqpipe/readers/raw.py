@@ -10,6 +10,7 @@ Memory holds one line and small buffers, whatever the size of the file.
 from __future__ import annotations
 
 import codecs
+import copy
 import importlib.util
 import io
 import math
@@ -135,6 +136,29 @@ class RawFile:
         place = f"{self.path}:{at}" if at else f"{self.path}"
         return RawFormatError(f"{place}: {message}", path=self.path, line=at)
 
+    def read(self, count: int) -> bytes:
+        """Return the next decompressed bytes, at most ``count``; none at the end. Damage is raised as it comes."""
+        data = self._stream.read1(int(min(count, self._left)))
+        self._left -= len(data)
+        return data
+
+    def over(self, data: bytes, *, at_start: bool, rest: bool = False, damage: Exception | None = None) -> RawFile:
+        """Return this file, at the same line, with bytes that were read before for its text.
+
+        Args:
+            data: the bytes.
+            at_start: whether they are the first of the text, where a byte-order mark may stand.
+            rest: whether the bytes not read yet follow.
+            damage: what is raised behind the bytes.
+        """
+        again = copy.copy(self)
+        again._left = self._left + len(data) if rest else math.inf
+        again._stream = _Again(data, self._stream if rest else None, damage)  # type: ignore[assignment]
+        if not at_start:
+            errors = "seqpipe.escape" if self._replace else "surrogateescape"
+            again._decoder = codecs.getincrementaldecoder(self.encoding)(errors)
+        return again
+
     def lines(self, keep_ends: bool = False) -> Iterator[str]:
         """Yield each line of the text. A line ends with LF, CRLF or CR, and nothing else.
 
@@ -174,8 +198,7 @@ class RawFile:
         data = b" "
         try:
             while data:
-                data = self._stream.read1(int(min(BLOCK_BYTES, self._left)))
-                self._left -= len(data)
+                data = self.read(BLOCK_BYTES)
                 if text := decoder.decode(data, final=not data):
                     yield self._replaced(text) if self._replace and _has_escapes(text) else text
         except UnicodeDecodeError as error:
@@ -309,6 +332,20 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     """Decode each byte that is no text to an escape, which is found and counted afterwards."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff" * (error.end - error.start), error.end
+
+
+class _Again:
+    """A stream of bytes that were read before, and what follows them."""
+
+    def __init__(self, data: bytes, stream: io.BufferedReader | None, damage: Exception | None) -> None:
+        self._data, self._stream, self._damage = io.BytesIO(data), stream, damage
+
+    def read1(self, count: int) -> bytes:
+        if data := self._data.read(count):
+            return data
+        if self._damage is not None:
+            raise self._damage
+        return b"" if self._stream is None else self._stream.read1(count)
 
 
 def _has_escapes(text: str) -> bool:

@@ -1,0 +1,169 @@
+"""Read FASTA and FASTQ in blocks of many records, where their lines are regular.
+
+Place in the flow: RawFile -> [blocks] -> intake.
+
+A block of several MB is cut at the start of a record and taken apart with a few calls for all of
+it. It is regular where every line is what it looks like: then its columns are those of the strict
+readers in ``fastx``. Any other block has no columns; it is read by those readers, so that the outcome
+and the messages are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqpipe.readers.compressed import DAMAGE
+from seqpipe.readers.raw import RawFile
+
+BLOCK_BYTES = 1 << 22
+LONGEST = 1 << 26  # bytes of a block; where no record ends in as many, the rest is read line by line
+LETTERS = bytes(sorted(set(range(33, 127)) - set(b"@+>;")))  # what a line of a regular sequence may hold
+_HEADER = bytes([9, 10, *range(32, 127)])
+_NEWLINE, _FASTA, _FASTQ, _PLUS = b"\n>@+"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The records of a regular block, column by column.
+
+    Attributes:
+        ids, descriptions, letters: the bytes of all records end to end; letters may also hold
+            symbols that no sequence may hold, but no line ends.
+        id_lengths, description_lengths, lengths: (n,) of each record.
+        quality: (sum of lengths,) uint8 Phred scores of FASTQ; None for FASTA.
+    """
+
+    ids: bytes
+    id_lengths: np.ndarray
+    descriptions: bytes
+    description_lengths: np.ndarray
+    letters: bytes
+    lengths: np.ndarray
+    quality: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some whole records.
+
+    Attributes:
+        columns: of a regular block, else None.
+        lines: how many lines it has, where it is regular.
+        again: the file with the bytes of the block alone, for the strict reader.
+    """
+
+    columns: Columns | None
+    lines: int
+    again: RawFile
+
+
+def read_blocks(raw: RawFile, format: str) -> Iterator[Block]:
+    """Yield the records of a FASTA or FASTQ file; ``raw.line`` must be set to the last line before the next one.
+
+    Args:
+        raw: the open file, of which nothing was read yet, in an encoding that has ASCII in it.
+        format: fasta or fastq.
+    """
+    take_apart = _take_fasta if format == "fasta" else _take_fastq
+    pending, start, damage, data = b"", True, None, b" "
+    while data or pending:
+        pieces = [pending]
+        while data and sum(map(len, pieces)) < len(pending) + BLOCK_BYTES:
+            try:
+                data = raw.read(BLOCK_BYTES)
+            except DAMAGE as error:
+                damage, data = error, b""
+            pieces.append(data)
+        pending = b"".join(pieces)
+        end = len(pending) if not data else _end_of_records(pending, format)
+        if not end and len(pending) < LONGEST:
+            continue
+        found = None if damage is not None or not end else take_apart(pending[:end])
+        if found is None and (format == "fastq" or not end):
+            # Where the next record starts, only the strict reader can tell.
+            yield Block(None, 0, raw.over(pending, at_start=start, rest=True, damage=damage))
+            return
+        if found or end:
+            columns, lines = found or (None, 0)
+            yield Block(columns, lines, raw.over(pending[:end], at_start=start, damage=damage))
+        pending, start = pending[end:], False
+    if damage is not None:
+        yield Block(None, 0, raw.over(b"", at_start=start, damage=damage))
+
+
+def _end_of_records(data: bytes, format: str) -> int:
+    """Return how many bytes of ``data`` are whole records, as far as can be told; 0 where none is."""
+    if format == "fasta":
+        return data.rfind(b"\n>") + 1
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+    return int(ends[len(ends) // 4 * 4 - 1]) + 1 if len(ends) >= 4 else 0
+
+
+def _lines(data: bytes) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the text with LF alone as line ends, as an array too, and where lines start and end."""
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    array = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(array == _NEWLINE)
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    np.add(ends[:-1], 1, out=starts[1:])
+    return data, array, starts, ends
+
+
+def _cut(data: bytes, starts: np.ndarray, ends: np.ndarray) -> list[bytes]:
+    return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _take_headers(headers: list[bytes]) -> tuple[bytes, np.ndarray, bytes, np.ndarray] | None:
+    """Return ids, their lengths, descriptions and their lengths; None where a header is not plain."""
+    text = b"\n".join(headers)
+    if text.translate(None, _HEADER) or not all(headers):
+        return None
+    descriptions = [b""] * len(headers)
+    if b" " in text or b"\t" in text:
+        words = [header.split(None, 1) for header in headers]
+        if not all(words):
+            return None
+        headers = [word[0] for word in words]
+        descriptions = [word[1] if len(word) > 1 else b"" for word in words]
+    return (b"".join(headers), np.fromiter(map(len, headers), "<u8", len(headers)),
+            b"".join(descriptions), np.fromiter(map(len, descriptions), "<u8", len(headers)))
+
+
+def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
+    """Return the columns of FASTA records and the number of their lines; None where they are not regular."""
+    data, array, starts, ends = _lines(data)
+    heads = np.flatnonzero(array[starts] == _FASTA)
+    if not len(heads) or heads[0]:
+        return None
+    bodies, next_heads = ends[heads] + 1, np.append(starts[heads[1:]], len(data))
+    lengths = next_heads - bodies - np.diff(heads, append=len(ends)) + 1
+    if not lengths.all() or (found := _take_headers(_cut(data, starts[heads] + 1, ends[heads]))) is None:
+        return None
+    letters = b"".join(_cut(data, bodies, next_heads)).replace(b"\n", b"")
+    return Columns(*found, letters, lengths.astype("<u8")), len(ends)
+
+
+def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
+    """Return the columns of FASTQ records and the number of their lines; None where they are not regular."""
+    data, array, starts, ends = _lines(data)
+    if len(ends) % 4:
+        return None
+    (heads, bases, pluses, marks), sizes = starts.reshape(-1, 4).T, (ends - starts).reshape(-1, 4).T
+    lengths = sizes[1]
+    if not ((array[heads] == _FASTQ).all() and (array[pluses] == _PLUS).all() and (sizes[2] == 1).all()
+            and lengths.all() and (lengths == sizes[3]).all()):
+        return None
+    if (found := _take_headers(_cut(data, heads + 1, heads + sizes[0]))) is None:
+        return None
+    quality = np.frombuffer(b"".join(_cut(data, marks, marks + lengths)), np.uint8)
+    if not 33 <= quality.min() <= quality.max() <= 126:
+        return None
+    letters = b"".join(_cut(data, bases, bases + lengths))
+    return Columns(*found, letters, lengths.astype("<u8"), quality - np.uint8(33)), len(ends)
