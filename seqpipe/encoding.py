@@ -19,6 +19,9 @@ from seqpipe.readers.blocks import LETTERS
 from seqpipe.spool import Spools
 
 
+SAMPLE = 1 << 14  # letters
+
+
 class FixedTokens:
     """Sequences whose alphabet is known beforehand: encoded at once, so that errors show at once."""
 
@@ -57,7 +60,7 @@ class FoundSymbols:
         self._texts = spools.new_ragged("values")
         self._ascii = b""  # ASCII symbols seen, as bytes.translate takes them
         self._symbols: set[str] = set()
-        self._table = bytes(256)  # a plain letter seen stands for itself, all else is 0
+        self._plain = b""  # those of them that are plain letters
 
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where the sequence is no text, or no text that UTF-8 can hold."""
@@ -75,13 +78,13 @@ class FoundSymbols:
 
     def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
         """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
-        if b"\0" in letters.translate(self._table):
-            new = set(letters.translate(None, self._table.replace(b"\0", b"")))
-            if new - set(LETTERS):
-                return False
-            self._symbols.update(map(chr, new))
-            self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
-            self._table = _plain(bytes(code if chr(code) in self._symbols else 0 for code in range(256)))
+        for sample in (letters[:SAMPLE], letters):  # most symbols are found in a few letters
+            if new := set(sample.translate(None, self._plain)):
+                if not new <= set(LETTERS):
+                    return False
+                self._plain += bytes(new)
+                self._symbols.update(map(chr, new))
+                self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
         self._texts.extend(letters, lengths)
         return True
 

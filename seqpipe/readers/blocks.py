@@ -2,7 +2,7 @@
 
 Place in the flow: RawFile -> [blocks] -> intake.
 
-A block of several MB is cut at the start of a record and taken apart with a few calls for all of
+A block of about 1 MB is cut at the start of a record and taken apart with a few calls for all of
 it. It is regular where every line is what it looks like: then its columns are those of the strict
 readers in ``fastx``. Any other block has no columns; it is read by those readers, so that the outcome
 and the messages are theirs.
@@ -18,10 +18,10 @@ import numpy as np
 from seqpipe.readers.compressed import DAMAGE
 from seqpipe.readers.raw import RawFile
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 20  # fits into a processor's cache
 LONGEST = 1 << 26  # bytes of a block; where no record ends in as many, the rest is read line by line
 LETTERS = bytes(sorted(set(range(33, 127)) - set(b"@+>;")))  # what a line of a regular sequence may hold
-_HEADER = bytes([9, 10, *range(32, 127)])
+_HEADER = bytes([9, *range(32, 127)])
 _NEWLINE, _FASTA, _FASTQ, _PLUS = b"\n>@+"
 
 
@@ -116,24 +116,32 @@ def _lines(data: bytes) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
     return data, array, starts, ends
 
 
-def _cut(data: bytes, starts: np.ndarray, ends: np.ndarray) -> list[bytes]:
-    return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the places of many short ranges, end to end."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
 
 
-def _take_headers(headers: list[bytes]) -> tuple[bytes, np.ndarray, bytes, np.ndarray] | None:
+def _take_headers(
+    array: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> tuple[bytes, np.ndarray, bytes, np.ndarray] | None:
     """Return ids, their lengths, descriptions and their lengths; None where a header is not plain."""
-    text = b"\n".join(headers)
-    if text.translate(None, _HEADER) or not all(headers):
+    places = _ranges(starts, ends - starts)
+    text = array[places]
+    if text.tobytes().translate(None, _HEADER):
         return None
-    descriptions = [b""] * len(headers)
-    if b" " in text or b"\t" in text:
-        words = [header.split(None, 1) for header in headers]
-        if not all(words):
-            return None
-        headers = [word[0] for word in words]
-        descriptions = [word[1] if len(word) > 1 else b"" for word in words]
-    return (b"".join(headers), np.fromiter(map(len, headers), "<u8", len(headers)),
-            b"".join(descriptions), np.fromiter(map(len, descriptions), "<u8", len(headers)))
+    blanks = places[(text == 32) | (text == 9)]
+    behind = ends
+    if len(blanks):
+        found = np.searchsorted(blanks, starts)
+        behind = np.minimum(ends, np.append(blanks, len(array))[found])  # the end of the id
+    if (behind == starts).any():
+        return None
+    first = np.minimum(behind + 1, ends)  # of the description, behind any number of blanks
+    while len(more := np.flatnonzero((first < ends) & ((array[first] == 32) | (array[first] == 9)))):
+        first[more] += 1
+    return (array[_ranges(starts, behind - starts)].tobytes(), (behind - starts).astype("<u8"),
+            array[_ranges(first, ends - first)].tobytes(), (ends - first).astype("<u8"))
 
 
 def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
@@ -144,10 +152,11 @@ def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
         return None
     bodies, next_heads = ends[heads] + 1, np.append(starts[heads[1:]], len(data))
     lengths = next_heads - bodies - np.diff(heads, append=len(ends)) + 1
-    if not lengths.all() or (found := _take_headers(_cut(data, starts[heads] + 1, ends[heads]))) is None:
+    if not lengths.all() or (found := _take_headers(array, starts[heads] + 1, ends[heads])) is None:
         return None
-    letters = b"".join(_cut(data, bodies, next_heads)).replace(b"\n", b"")
-    return Columns(*found, letters, lengths.astype("<u8")), len(ends)
+    keep = array != _NEWLINE
+    keep[_ranges(starts[heads], bodies - starts[heads])] = False
+    return Columns(*found, array[keep].tobytes(), lengths.astype("<u8")), len(ends)
 
 
 def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
@@ -160,10 +169,16 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
     if not ((array[heads] == _FASTQ).all() and (array[pluses] == _PLUS).all() and (sizes[2] == 1).all()
             and lengths.all() and (lengths == sizes[3]).all()):
         return None
-    if (found := _take_headers(_cut(data, heads + 1, heads + sizes[0]))) is None:
+    if (found := _take_headers(array, heads + 1, heads + sizes[0])) is None:
         return None
-    quality = np.frombuffer(b"".join(_cut(data, marks, marks + lengths)), np.uint8)
+    quality = _join(array, marks, lengths)
     if not 33 <= quality.min() <= quality.max() <= 126:
         return None
-    letters = b"".join(_cut(data, bases, bases + lengths))
+    letters = _join(array, bases, lengths).tobytes()
     return Columns(*found, letters, lengths.astype("<u8"), quality - np.uint8(33)), len(ends)
+
+
+def _join(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the items of many ranges of some length, end to end."""
+    pieces = [array[a:b] for a, b in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
+    return np.concatenate(pieces)
