@@ -50,7 +50,7 @@ def finite(allow_nan: bool) -> Rule:
     def first_misfit(part: np.ndarray) -> int:
         good = ~np.isinf(part) if allow_nan else np.isfinite(part)
         return -1 if good.all() else int(np.argmin(good))
-    return Rule("a number that is not infinite" if allow_nan else "a finite number", first_misfit)
+    return Rule("numbers that are not infinite" if allow_nan else "finite numbers", first_misfit)
 
 
 def ascending(expected: str, limit: int, *, strict: bool) -> Rule:

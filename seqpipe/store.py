@@ -275,7 +275,7 @@ class Store:
             if self.alphabet is None:
                 return finite(allow_nan=self.header["encoding"].get("missing") is True)
             return within("token", 1, self.alphabet.num_tokens)
-        if name == "offsets" or rest.endswith("/offsets"):
+        if name == "offsets" or group == "metadata" and rest.endswith("/offsets"):
             total = len(self.arrays[name.removesuffix("offsets") + "values"])
             return ascending(f"start <= end <= {total}", total, strict=False)
         if group == "splits":

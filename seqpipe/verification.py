@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from seqpipe.chunks import Chunks
 from seqpipe.errors import StoreError
+from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.layout import CHECKSUM_BLOCK, Checksums, block_checksums
 from seqpipe.locate import index_of_chunks
 from seqpipe.manifest import is_manifest
@@ -25,7 +26,7 @@ from seqpipe.store import Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
 STEP = 16 << 20  # bytes checked at a time; a multiple of CHECKSUM_BLOCK
-TEXTS = 4096  # decoded at a time
+TEXTS = 65536  # decoded at a time
 MOST_FINDINGS = 20
 
 
@@ -147,34 +148,44 @@ def _bad_chunks(store: Store, name: str, chunks: Chunks, bar: tqdm) -> Iterator[
 def _bad_content(store: Store) -> Iterator[str]:
     """Yield what is off although every checksum holds."""
     texts = {name: column for name, column in store.metadata.items() if isinstance(column, TextColumn)}
-    orders = [("offsets", store.offsets, False)]
-    orders += [(f"metadata/{name}/offsets", column.offsets, False) for name, column in texts.items()]
-    orders += [(f"splits/{name}", rows, True) for name, rows in store.splits.items()]
-    findings = [finding for name, numbers, strict in orders for finding in _bad_order(name, numbers, strict=strict)]
+    names = sorted(store.arrays, key=lambda name: not name.endswith("offsets") and not name.startswith("splits/"))
+    findings: list[str] = []
+    for name in names:
+        if findings and not name.endswith("offsets") and not name.startswith("splits/"):
+            break  # what follows is read by these offsets and rows
+        findings += _misfit(store, name)
     if not findings:
         findings = [finding for name, column in texts.items() for finding in _bad_text(name, column)]
     yield from findings
     if findings:
-        return  # what follows reads by these offsets, rows and texts
-    yield from _bad_tokens(store)
+        return
     if "id" not in texts:
         yield "/metadata/id is missing or no text"
     else:
         yield from _bad_ids(texts["id"])
-    findings = list(_bad_labels(store))
-    yield from findings or _bad_summary(store)
+    yield from _bad_summary(store)
 
 
-def _bad_labels(store: Store) -> Iterator[str]:
-    """Yield the first label that is no class number, or no finite number."""
-    labels = store.metadata.get("label")
-    if store.header["label_type"] == "none" or not isinstance(labels, np.ndarray):
+def _misfit(store: Store, name: str) -> Iterator[str]:
+    """Yield the first numbers of an array that are not what they must be."""
+    rule, array = store.rule(name), store.arrays[name]
+    if rule is None or not array.nbytes:
         return
-    count = len(store.classes)
-    wrong = (labels < 0) | (labels >= count) if count else ~np.isfinite(labels)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        yield f"/metadata/label[{row}] is {labels[row]}; expected {f'0 <= label < {count}' if count else 'a number'}"
+    width = int(np.prod(array.shape[1:], dtype=np.int64))
+    step = STEP // (array.itemsize * width)
+    for start in range(0, len(array), step):
+        flat = array[start : start + step + rule.span - 1].reshape(-1)
+        at = rule.first_misfit(flat)
+        if at >= 0:
+            i = start + at // width
+            found = flat[at : at + rule.span].tolist()
+            place = f"{i}:{i + len(found)}" if len(found) > 1 else f"{i}"
+            where = ""
+            if name == "values":
+                row = int(np.searchsorted(store.offsets, np.uint64(i), "right")) - 1
+                where = f" (row {row}, element {i - int(store.offsets[row])})"
+            yield f"/{name}[{place}] is {', '.join(map(str, found))}{where}; expected {rule.expected}"
+            return
 
 
 def _bad_summary(store: Store) -> Iterator[str]:
@@ -193,43 +204,16 @@ def _bad_summary(store: Store) -> Iterator[str]:
             yield f"/header tells other counts or lengths of the split {name!r} than its sequences have"
 
 
-def _bad_order(name: str, numbers: np.ndarray, *, strict: bool) -> Iterator[str]:
-    """Yield the first place where ``numbers`` do not ascend."""
-    step = STEP // 8
-    for start in range(0, len(numbers), step):
-        part = numbers[start : start + step + 1]
-        wrong = part[1:] <= part[:-1] if strict else part[1:] < part[:-1]
-        if wrong.any():
-            i = start + int(np.argmax(wrong))
-            yield f"/{name}[{i}:{i + 2}] is {numbers[i]}, {numbers[i + 1]}; expected ascending numbers"
-            return
-
-
-def _bad_tokens(store: Store) -> Iterator[str]:
-    """Yield the first token outside the alphabet, or feature that is not finite."""
-    rows = max(1, STEP // (store.values.itemsize * max(1, len(store.channels))))
-    for start in range(0, len(store.values), rows):
-        part = store.values[start : start + rows]
-        if store.alphabet is None:
-            known = ~np.isinf(part) if store.header["encoding"].get("missing") is True else np.isfinite(part)
-            wrong, expected = ~known.reshape(len(part), -1).all(axis=1), "finite numbers"
-        else:
-            last = store.alphabet.num_tokens - 1
-            wrong, expected = (part < 1) | (part > last), f"1 <= token <= {last}"
-        if wrong.any():
-            i = start + int(np.argmax(wrong))
-            row = int(np.searchsorted(store.offsets, i, "right")) - 1
-            yield f"/values[{i}] is {store.values[i]} (row {row}, element {i - int(store.offsets[row])}); " \
-                  f"expected {expected}"
-            return
-
-
 def _bad_text(name: str, column: TextColumn) -> Iterator[str]:
     """Yield the first text of a column that is no UTF-8."""
     data, ends = column.values.data, column.offsets
     for first in range(0, len(column), TEXTS):
-        bounds = ends[first : first + TEXTS + 1].tolist()
-        for i, (start, end) in enumerate(itertools.pairwise(bounds), start=first):
+        bounds = ends[first : first + TEXTS + 1]
+        starts = bounds[:-1][bounds[:-1] < bounds[1:]]
+        # Together they are UTF-8 and none begins within a character: then each is UTF-8.
+        if not (column.values[starts] & 0xC0 == 0x80).any() and _is_text(data[int(bounds[0]) : int(bounds[-1])]):
+            continue
+        for i, (start, end) in enumerate(itertools.pairwise(bounds.tolist()), start=first):
             try:
                 str(data[start:end], "utf-8")
             except UnicodeDecodeError as error:
@@ -237,13 +221,21 @@ def _bad_text(name: str, column: TextColumn) -> Iterator[str]:
                 return
 
 
+def _is_text(data: memoryview) -> bool:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _bad_ids(ids: TextColumn) -> Iterator[str]:
     """Yield the first id that is empty, or stands twice."""
-    hashes = np.fromiter((hash(ids[i]) for i in range(len(ids))), np.int64, len(ids))
-    order = np.argsort(hashes, kind="stable")
-    for k in np.flatnonzero(np.diff(hashes[order]) == 0):
-        first, second = int(order[k]), int(order[k + 1])
-        if ids[first] == ids[second]:
+    keys = hash_texts(ids.values, ids.offsets)
+    ordered = np.sort(keys)  # far quicker than to sort rows, and mostly the end of it
+    if (ordered[1:] == ordered[:-1]).any():
+        again, before = find_repeats(keys, lambda row: ids[row])
+        for second, first in zip(again[:1].tolist(), before[:1].tolist(), strict=True):
             yield f"/metadata/id[{second}] is {ids[second]!r}, as is /metadata/id[{first}]; expected distinct ids"
             return
     lengths = np.diff(ids.offsets)

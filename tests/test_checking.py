@@ -93,8 +93,8 @@ def test_a_block_is_checked_once_and_all_of_it_then() -> None:
 @pytest.mark.parametrize(("rule", "numbers", "finding"), [
     (within("token", 1, 6), np.array([1, 5, 6, 0], "u1"), r"\[2\] is 6; expected 1 <= token < 6"),
     (within("token", 1, 6), np.array([1, 0], "u1"), r"\[1\] is 0"),
-    (finite(False), np.array([1, np.nan], "f4"), r"\[1\] is nan; expected a finite number"),
-    (finite(True), np.array([np.nan, -np.inf], "f4"), r"\[1\] is -inf; expected a number that is not infinite"),
+    (finite(False), np.array([1, np.nan], "f4"), r"\[1\] is nan; expected finite numbers"),
+    (finite(True), np.array([np.nan, -np.inf], "f4"), r"\[1\] is -inf; expected numbers that are not infinite"),
     (ascending("start <= end <= 9", 9, strict=False), np.array([0, 4, 3, 9], "u8"), r"\[1:3\] is 4, 3; expected start"),
     (ascending("start <= end <= 9", 9, strict=False), np.array([0, 4, 10], "u8"), r"\[2\] is 10"),
     (ascending("rows", 9, strict=True), np.array([0, 4, 4], "u8"), r"\[1:3\] is 4, 4"),
