@@ -14,6 +14,7 @@ Nothing mixes there either: each writes files of its own, and the last to finish
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -33,6 +34,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 MAX_NAME = 200  # bytes of a name that go into the names beside it; a file system takes 255
 
 _guard = threading.Lock()
@@ -78,7 +80,7 @@ def writing(out: Path, *, resume: bool = False) -> Iterator[None]:
 
     Raises:
         OptionError: another process is writing ``out``; its number is named where it is known.
-        SeqpipeError: the folder cannot be written.
+        SeqpipeError: the folder cannot be written, or the disk was full inside the block.
     """
     key = out.parent.resolve() / out.name
     with _guard:
@@ -91,6 +93,13 @@ def writing(out: Path, *, resume: bool = False) -> Iterator[None]:
                 _sweep(out, resume)
     try:
         yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        free = shutil.disk_usage(out.parent).free
+        raise SeqpipeError(f"{out}: could not be written ({error.strerror}; {free} bytes are free there); nothing was "
+                           "changed; up to twice the size of the output is needed while it is made: free some space, "
+                           "or choose another place", path=out) from error
     finally:
         with _guard:
             if key in _held:  # not in a process forked inside the block

@@ -4,10 +4,7 @@ that the old file or the new one is there whatever happens on the way."""
 from __future__ import annotations
 
 import os
-import random
 import signal
-import subprocess
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,11 +22,10 @@ from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.ingest import preprocess
 from seqpipe.intake import Intake
 from seqpipe.layout import column_name, dataset_name, is_array
-from seqpipe.options import PreprocessOptions, VerifyOptions
+from seqpipe.options import PreprocessOptions
 from seqpipe.spool import BUFFER, RaggedSpool, Spool
 from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
-from seqpipe.verification import verify
 from seqpipe.writer import Content, write_store
 from tests.conftest import DATA
 
@@ -233,22 +229,6 @@ def test_a_full_disk_leaves_the_old_store(tmp_path: Path) -> None:
     assert in_child(work) == 0
 
 
-@needs_fork
-def test_a_disk_that_fills_during_the_import_leaves_the_old_store(tmp_path: Path) -> None:
-    """The spools meet the full disk: a SeqpipeError, the old store, and no temporary folder."""
-    raw, out = tmp_path / "a.fasta", tmp_path / "a.h5"
-    raw.write_text(">a\n" + "ACGT" * BUFFER + "\n")
-    out.write_bytes(b"old")
-
-    def work() -> None:
-        limit_file_size(1000)
-        with pytest.raises(SeqpipeError, match=r"free some space"):
-            preprocess(PreprocessOptions(raw=(raw,), out=out, overwrite=True))
-
-    assert in_child(work) == 0
-    assert out.read_bytes() == b"old" and sorted(tmp_path.iterdir()) == [raw, out]
-
-
 def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,45 +267,6 @@ def test_an_interrupt_of_an_import_leaves_nothing(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         preprocess(PreprocessOptions(raw=(raw,), out=tmp_path / "a.h5"))
     assert list(tmp_path.iterdir()) == [raw]
-
-
-@needs_fork
-@pytest.mark.parametrize("kills", [20, pytest.param(500, marks=pytest.mark.slow)])
-def test_a_kill_at_any_moment_leaves_the_old_store_or_the_new_one(tmp_path: Path, kills: int) -> None:
-    """SIGKILL at random moments of imports that replace one store by another."""
-    random_ = random.Random(kills)
-    out = tmp_path / "out.h5"
-    options = []
-    for name in ("a", "b"):
-        raw = tmp_path / f"{name}.fasta"
-        raw.write_text("".join(f">{name}{i}\n{'ACGTTGCA' * (i % 50 + 1)}\n" for i in range(1000)))
-        options.append(PreprocessOptions(raw=(raw,), out=out, overwrite=True))
-    allowed, seconds = {}, 0.0
-    for choice in options:
-        started = time.perf_counter()
-        preprocess(choice)
-        seconds = time.perf_counter() - started
-        allowed[out.read_bytes()] = choice
-    # A process of its own, not a fork: locks that this process holds at the fork would stay locked in it.
-    code = ("import sys; from pathlib import Path; from seqpipe.ingest import preprocess; "
-            "from seqpipe.options import PreprocessOptions\n"
-            "print('ready', flush=True)\n"
-            "while True:\n"
-            "    for raw in sys.argv[2:]:\n"
-            "        preprocess(PreprocessOptions(raw=(Path(raw),), out=Path(sys.argv[1]), overwrite=True))\n")
-    command = [sys.executable, "-c", code, str(out), *(str(option.raw[0]) for option in options)]
-    seen: list[bytes] = []
-    # On a busy machine an import can take many times as long as before: go on until some have ended.
-    while len(seen) < kills or (len(set(seen)) < 2 and len(seen) < 5 * kills):
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            time.sleep(random_.uniform(0, 3 * seconds))
-            child.kill()
-        seen.append(out.read_bytes())
-        assert seen[-1] in allowed
-    verify(VerifyOptions(store=out))
-    assert len(set(seen)) == 2, "the kills came too early to see both stores"
 
 
 def test_a_folder_that_is_gone_is_an_error_with_a_remedy(tmp_path: Path) -> None:
