@@ -16,6 +16,7 @@ is a missing one), everything else as compact JSON: 3 is "3", 1.50 is "1.5", [1,
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -135,7 +136,7 @@ def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarr
         if set(map(type, value)) != {int}:
             return _features(value, missing, counts).reshape(-1, 1)
         try:
-            return np.array(value, dtype=np.int64)
+            return np.frombuffer(array("q", value), np.int64)
         except OverflowError:
             at = next(i for i, item in enumerate(value) if not -(2**63) <= item < 2**63)
             raise ValueError(
@@ -163,15 +164,15 @@ def _features(values: list[Any], missing: bool, counts: Counter[str]) -> np.ndar
         values = [nan if value is None else value for value in values]
     if int in types and (large := [v for v in values if type(v) is int and not -(2**53) <= v <= 2**53]):
         raise ValueError(f"integer {brief(large[0])} among features is beyond 2**53, so not exact")
-    array = np.array(values, dtype=np.float64)
-    finite = np.isfinite(array)
+    numbers = np.frombuffer(array("d", values), np.float64)
+    finite = np.isfinite(numbers)
     if not finite.all():
         at = int(np.argmin(finite))
         if not missing:
             raise ValueError(f"number at position {at} (0-based) is out of the range of float64{_NAN_HINT}")
         counts[COUNTED] += int((~finite).sum())
-        array[~finite] = nan
-    return array
+        return np.where(finite, numbers, nan)
+    return numbers
 
 
 def _check_channels(sequence: str | np.ndarray, names: tuple[str, ...]) -> None:

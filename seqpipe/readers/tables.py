@@ -41,13 +41,13 @@ def read_table(raw: RawFile, columns: ColumnChoice, delimiter: str) -> Iterator[
     if not names:
         return
     id_name, sequence_name = columns.find(names, lambda message: raw.error(message, header_line))
+    sequence_at, id_at = names.index(sequence_name), -1 if id_name is None else names.index(id_name)
+    others = [(name, i) for i, name in enumerate(names) if i not in (sequence_at, id_at)]
     for line, row in rows:
-        cells = dict(zip(names, row))
-        sequence = cells.pop(sequence_name)
-        record_id = None if id_name is None else cells.pop(id_name)
+        record_id = None if id_name is None else row[id_at]
         if record_id == "":
             raise empty_id(raw, line, id_name)
-        yield Record(record_id, sequence, cells, raw.path, line, line)
+        yield Record(record_id, row[sequence_at], {name: row[i] for name, i in others}, raw.path, line, line)
 
 
 def read_labels(path: Path, encoding: str = "utf-8") -> dict[str, tuple[dict[str, str], int]]:
@@ -97,10 +97,11 @@ def read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(raw.lines(keep_ends=True), delimiter=delimiter, strict=True)
     names: list[str] = []
     line = 1
+    width = 0
     try:
         for row in reader:
             if names:
-                if len(row) != len(names) and row:
+                if len(row) != width and row:
                     raise raw.error(
                         f"found {len(row)} cells, {brief(row)}, expected {len(names)} columns as in "
                         f"the header; add or take out cells, or put quotes around a cell that "
@@ -109,7 +110,7 @@ def read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                     )
             elif row:
                 _check_header(raw, row, line)
-                names = row
+                names, width = row, len(row)
             if row:
                 yield line, row
             else:
