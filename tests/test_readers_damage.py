@@ -8,34 +8,44 @@ import os
 import pytest
 
 from seqpipe.errors import RawFormatError
+from tests import reference_readers
 from tests.raw_files import COMPRESS, plain, read_bytes
 
 
 WHOLE = {
-    "fasta": ">a one\r\nACGT\r\nAC\r\n\r\n>b\r\nGGé\r\n",
+    "fasta": ">a one\r\nACGT\r\nAC\r\n\r\n;c\r\n>b\r\nGGé\r\n",
     "fastq": "@a one\nACGT\n+\nII@+\n\n@b\nAC\nGT\n+b\n@I\nII\n",
-    "csv": 'id,sequence,label\na,ACGT,x\n\nb,"A\n""C",y\n',
-    "tsv": "id\tsequence\tlabel\na\tACGT\tx\nb\tAC\ty\n",
-    "jsonl": '{"id":1,"seq":[[1,2.5],[3,4]],"label":"é"}\n{"id":2,"seq":[[5,6]],"label":null}\n',
-    "text": "alpha\n\nβeta gamma\n",
-    "ts": "@problemName T\n@dimensions 2\n@classLabel true up down\n@data\n1,2:3,4:up\n1:2:down\n",
+    "csv": 'id,sequence,label\na,ACGT,x\n\nb,"A\r\n""C, ",y\nc,é,""\n',
+    "tsv": "id\tsequence\tlabel\ra\tACGT\tx\rb\tAC\ty\r",
+    "jsonl": '{"id":"1","seq":[[1.5,2.5],[3,4]],"label":"é"}\n\n{"id":"2","seq":[[5,6]],"label":null}\n',
+    "text": "\ufeffalpha\n\nβeta\u2028 gamma\r\n",
+    "ts": "@problemName T\n#c\n@dimensions 2\n@classLabel true up down\n@data\n1,2:3,4:up\n\n1:2:down\n",
 }
 
 
+def outcome(read):
+    """Return the records, or the line of the error."""
+    try:
+        return [plain(record) if not isinstance(record, tuple) else record for record in read()]
+    except RawFormatError as error:
+        return error.line
+    except reference_readers.Bad as error:
+        return error.args[0]
+
+
 @pytest.mark.parametrize("format", WHOLE)
-def test_cut_at_every_byte_is_a_valid_beginning_or_an_error(tmp_path, format):
-    """No cut gives another exception, or a record that the whole file does not begin with."""
+def test_cut_at_every_byte_gives_what_a_slow_reader_gives(tmp_path, format):
+    """The same records, or an error that names the same line; FASTQ and JSON Lines inside a record: an error."""
     content = WHOLE[format].encode()
-    whole = [plain(record) for record in read_bytes(tmp_path, content, format)]
+    slow = getattr(reference_readers, format)
+    whole = outcome(lambda: slow(content))
+    assert outcome(lambda: read_bytes(tmp_path, content, format)) == whole and len(whole) > 1
     for size in range(len(content)):
-        try:
-            records = [plain(record) for record in read_bytes(tmp_path, content[:size], format)]
-        except RawFormatError as error:
-            assert error.path == tmp_path / "raw"
-            continue
-        assert records[:-1] == whole[: len(records) - 1]
-        if format in ("fastq", "jsonl"):
-            assert records == whole[: len(records)], content[:size]
+        part = content[:size]
+        found, expected = outcome(lambda: read_bytes(tmp_path, part, format)), outcome(lambda: slow(part))
+        assert found == expected, part
+        if format in ("fastq", "jsonl") and isinstance(found, list):
+            assert found == whole[: len(found)], part
 
 
 @pytest.mark.parametrize("kind, suffix", [("gzip", ".gz"), ("bzip2", ".bz2"), ("xz", ".xz"), ("zstd", ".zst")])
