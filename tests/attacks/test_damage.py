@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -17,38 +20,129 @@ from seqpipe.options import VerifyOptions
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 from seqpipe.verification import verify
-from tests.attacks.files import content_of, refused, reseal
+from tests.attacks.files import content_of, rebuild, refused, reseal
 
 
-def test_a_store_cut_anywhere_is_refused(small: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pair(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The small store, plain and compressed."""
+    packed = tmp_path_factory.mktemp("packed") / "a.h5"
+    return {"none": small, "gzip": rebuild(small, packed, lambda arrays, header: None, compression="gzip")}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_store_cut_anywhere_is_refused(pair: dict[str, Path], tmp_path: Path, step: int, compression: str) -> None:
     """At every length below its own; nothing is read of a store cut short."""
-    data, path = small.read_bytes(), tmp_path / "cut.h5"
+    data, path = pair[compression].read_bytes(), tmp_path / "cut.h5"
     path.write_bytes(data)
-    for length in reversed(range(len(data))):
+    for length in reversed(range(0, len(data), step)):
         os.truncate(path, length)
         with pytest.raises(StoreError, match="cut short|cut to almost nothing|damaged"):
             Store(path) if length % 16 else verify(VerifyOptions(store=path))
 
 
-@pytest.mark.parametrize(("unit", "count"), [("bit", 1000), ("byte", 500),
-                                             pytest.param("bit", 60_000, marks=pytest.mark.slow)])
-def test_no_flip_passes_verify_and_changes_the_content(small: Path, tmp_path: Path, unit: str, count: int) -> None:
-    """Random flips of one bit, or changes of one byte: StoreError, or everything reads as before."""
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("unit", "count"), [
+    ("bit", 100), ("byte", 50), pytest.param("bit", 3000, marks=pytest.mark.slow),
+    pytest.param("byte", 3000, marks=pytest.mark.slow)])
+def test_no_change_of_a_bit_or_byte_is_read_in_silence(
+    pair: dict[str, Path], tmp_path: Path, unit: str, count: int, compression: str
+) -> None:
+    """Anywhere in the file: reading reports it, with the place, or everything reads as before; so does verify."""
     draws = random.Random(count)
-    expected, data, path = content_of(small), small.read_bytes(), tmp_path / "flipped.h5"
-    found = 0
+    source, path = pair[compression], tmp_path / "flipped.h5"
+    expected, data = content_of(source), source.read_bytes()
+    reported = 0
     for _ in range(count):
         flipped = bytearray(data)
         flipped[draws.randrange(len(data))] ^= 1 << draws.randrange(8) if unit == "bit" else draws.randrange(1, 256)
         path.write_bytes(flipped)
-        try:
-            verify(VerifyOptions(store=path))
-        except StoreError as error:
-            found += 1
-            assert str(path) in str(error)
+        for look in (content_of, lambda path: verify(VerifyOptions(store=path))):
+            try:
+                found = look(path)
+            except StoreError as error:
+                reported += look is content_of
+                assert str(path) in str(error)
+            else:
+                assert found == expected if look is content_of else content_of(path) == expected
+    assert reported > count / 5
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_flipped_bit_is_reported_with_its_place(amp_store: Path, tmp_path: Path, compression: str) -> None:
+    """Dataset, block or chunk, rows and ids, by the first batch that touches it; rows elsewhere can be read."""
+    path = rebuild(amp_store, tmp_path / "a.h5", lambda arrays, header: None, compression=compression)
+    store = Store(path)
+    row = 3000
+    first = int(store.offsets[row])
+    with h5py.File(path) as file:
+        at = file["values"].id.get_offset() + first if compression == "none" else \
+            int(sum(file["chunks/values"][first // file["values"].chunks[0]])) - 9
+    data = bytearray(path.read_bytes())
+    data[at] ^= 16
+    path.write_bytes(data)
+    dataset = SequenceDataset(path)
+    assert len(dataset[0][0])
+    part = {"none": r"bytes \d+ to \d+ \(block \d+\)", "gzip": r"chunk \d+ \(bytes \d+ to \d+ of the file\)"}[compression]
+    place = r"rows \d+ to \d+ \(0-based\) \('.*' to '.*'\)"
+    with pytest.raises(StoreError, match=rf"/values: {part} .*: {place}") as caught:
+        dataset.__getitems__([1, row])[1]
+    low, high = map(int, re.findall(r"rows (\d+) to (\d+)", str(caught.value))[0])
+    assert low <= row <= high
+
+
+MUTATE = """
+import random, sys
+from pathlib import Path
+from seqpipe.errors import StoreError
+from seqpipe.options import VerifyOptions
+from seqpipe.verification import verify
+from tests.attacks.files import content_of
+
+source, path, first, last = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+words = [0, 1, 2, 7, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]
+for seed in range(first, last):
+    draws = random.Random(seed)
+    data = bytearray(source)
+    for _ in range(draws.randint(1, 6)):
+        at, kind = draws.randrange(len(data)), draws.randrange(5)
+        if kind == 0:
+            data[at] = draws.randrange(256)
+        elif kind == 1:
+            data[at : at + 8] = draws.choice(words).to_bytes(8, "little")[: len(data) - at]
+        elif kind == 2:
+            size = draws.randint(1, 64)
+            data[at : at + size] = data[draws.randrange(len(data)) :][:size]
+        elif kind == 3:
+            del data[at : at + draws.randint(1, 64)]
         else:
-            assert content_of(path) == expected
-    assert found > count / 4
+            data[at:at] = bytes(draws.randint(1, 64))
+    path.write_bytes(data)
+    print(seed, flush=True)
+    for look in (content_of, lambda path: verify(VerifyOptions(store=path))):
+        try:
+            look(path)
+        except StoreError:
+            pass
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])
+def test_no_mutation_crashes_or_hangs_a_reader(
+    pair: dict[str, Path], tmp_path: Path, count: int, compression: str
+) -> None:
+    """Bytes, words and pieces changed, moved, taken out and put in: a StoreError, or it reads; in a process that is
+    watched, 500 to each."""
+    for first in range(0, count, 500):
+        last = min(first + 500, count)
+        command = [sys.executable, "-c", MUTATE, str(pair[compression]), str(tmp_path / "x.h5"), str(first), str(last)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600,
+                              cwd=Path(__file__).parents[2])
+        assert done.returncode == 0 and done.stdout.endswith("done\n"), \
+            f"seed {done.stdout.split()[-1:]}: {done.returncode}: {done.stderr}"
 
 
 @settings(max_examples=200, deadline=None)
