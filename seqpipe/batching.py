@@ -107,15 +107,15 @@ class WindowPlan:
 
     Attributes:
         indices: (m,) int64, the batches end to end, as cut.
-        bounds: (b+1,) int64: batch k as cut is ``indices[bounds[k]:bounds[k + 1]]``.
-        order: (b,) int64, in which the batches are visited.
+        bounds: b + 1 ascending: batch k as cut is ``indices[bounds[k]:bounds[k + 1]]``.
+        order: the b batches as they are visited.
         shortest: index of a shortest sequence of the window; -1 in an empty one.
         num_long: sequences over the budget that the window met.
     """
 
     indices: np.ndarray
-    bounds: np.ndarray
-    order: np.ndarray
+    bounds: list[int]
+    order: list[int]
     shortest: int
     num_long: int
 
@@ -169,13 +169,18 @@ def plan_window(
     kept, sizes, num_long = _kept(indices, sizes, noise, settings, is_last=stop == len(lengths))
     indices, noise = indices[kept], None if noise is None else noise[kept]
     if not len(indices):
-        return WindowPlan(indices, np.zeros(1, np.int64), np.empty(0, np.int64), -1, num_long)
-    shortest = int(indices[sizes.argmin()])
+        return WindowPlan(indices, [0], [], -1, num_long)
+    shortest = int(sizes.argmin())
+    if sizes[shortest] < 0:
+        raise ValueError(f"lengths: sequence {indices[shortest]} has length {sizes[shortest]}; expected 0 or more")
+    shortest = int(indices[shortest])
     if settings.bucket:
         order = sort_order(noisy(sizes, noise, settings.mixing))[::-1]
     else:
         order = np.arange(len(indices)) if noise is None else sort_order(noise)
-    indices, sizes = indices[order], padded(sizes[order], settings.pad_to_multiple)  # from here on as cut
+    indices = indices[order]  # from here on as cut
+    if settings.max_tokens is not None or settings.longest_first:
+        sizes = padded(sizes[order], settings.pad_to_multiple)
     bounds = cut(sizes, batch_size=settings.batch_size, max_tokens=settings.max_tokens, falling=settings.bucket,
                  drop_last=settings.drop_last)
     visits = np.arange(len(bounds) - 1)
@@ -188,7 +193,7 @@ def plan_window(
     if settings.longest_first and len(visits):
         first = largest(sizes, bounds)
         visits = np.concatenate([[first], visits[visits != first]])
-    return WindowPlan(indices, bounds, visits, shortest, num_long)
+    return WindowPlan(indices, bounds.tolist(), visits.tolist(), shortest, num_long)
 
 
 def plan_batches(lengths: Any, *, epoch: int = 0, **options: Any) -> list[np.ndarray]:
@@ -229,7 +234,10 @@ def lengths_between(lengths: Any, start: int, stop: int) -> np.ndarray:
 
 
 def _int64(sizes: Any) -> np.ndarray:
-    return np.asarray(sizes).astype(np.int64, copy=False)
+    found = np.asarray(sizes)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(f"lengths: found {found.dtype} of shape {found.shape}; expected one whole number a sequence")
+    return found.astype(np.int64, copy=False)
 
 
 def _kept(

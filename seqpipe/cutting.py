@@ -23,16 +23,19 @@ def sort_order(keys: np.ndarray) -> np.ndarray:
     packed |= np.arange(len(keys), dtype=np.uint64)
     packed.sort()
     packed &= mask
-    return packed.astype(np.int64)
+    return packed.view(np.int64)
 
 
 def noisy(sizes: np.ndarray, noise: np.ndarray | None, mixing: float) -> np.ndarray:
     """Return keys that sort by length: uint64 that order like the float64 numbers with their bits."""
     if noise is None:
         return sizes.astype(np.float64).view(np.uint64)
-    u = uniform(noise)
     # The part of the mean lets the short ones mix, whose padding is cheap; alone it would favour them too much.
-    return (sizes + u * (1 + mixing * (sizes + sizes.mean()))).view(np.uint64)
+    keys = sizes * float(mixing)
+    keys += 1 + mixing * sizes.mean()
+    keys *= uniform(noise)
+    keys += sizes
+    return keys.view(np.uint64)
 
 
 def padded(sizes: np.ndarray, multiple: int) -> np.ndarray:

@@ -133,7 +133,9 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be all of epoch ``epoch`` (0-based)."""
-        self.epoch, self._next = epoch, (epoch, 0, 0)
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch!r}; expected 0 or more")
+        self.epoch, self._next = int(epoch), (int(epoch), 0, 0)
 
     def __iter__(self) -> Iterator[list[int]]:
         return _Iteration(self)

@@ -322,6 +322,16 @@ def test_arguments_out_of_range_are_refused(changes: dict[str, Any], message: st
         sampler(**changes)
 
 
+def test_lengths_and_epochs_that_are_none_are_refused() -> None:
+    """Each with what was found."""
+    for lengths, message in (([1.5, 2], "lengths: found float64"), ([[1, 2]], r"of shape \(1, 2\)"),
+                             ([3, -1], "sequence 1 has length -1")):
+        with pytest.raises(ValueError, match=message):
+            list(sampler(lengths))
+    with pytest.raises(ValueError, match="epoch=-1; expected 0 or more"):
+        sampler().set_epoch(-1)
+
+
 def test_an_empty_data_set_is_refused() -> None:
     """A loop over nothing would go unnoticed."""
     with pytest.raises(OptionError, match="no sequences to batch: the data set is empty"):
