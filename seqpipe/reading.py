@@ -267,6 +267,7 @@ class StoreReader:
         Raises:
             StoreError: there is no such row, or what is read of it is damaged.
         """
+        self._store.check_size()
         start, stop = self.sequences.one(row)
         metadata: dict[str, Any] = {"index": row}
         for name, (checked, dtype) in self.numbers.items():
@@ -285,6 +286,7 @@ class StoreReader:
 
     def plan(self, rows: np.ndarray) -> Plan:
         """Return the reading of (B,) int64 rows >= 0; raises as ``sample``."""
+        self._store.check_size()
         plan = Plan(self, rows)
         if self._coldness.next_batch():
             for flat in self.flats.values():

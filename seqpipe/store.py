@@ -131,14 +131,27 @@ class Store:
         self.__init__(state["path"])  # type: ignore[misc]
         if self._stamp != state["stamp"]:
             raise StoreError(
-                f"{self.path}: another store has taken this name since it was opened; start again, and "
-                "write new stores to new names while one is read", path=self.path,
+                f"{self.path}: another store has taken this name since it was opened: it was {state['stamp']}, it is "
+                f"{self._stamp}; start again, and write new stores to new names while one is read", path=self.path,
             )
 
-    @property
-    def _stamp(self) -> tuple[int, int]:
-        """Two numbers that tell this store from another one that takes its name."""
-        return sum(array.nbytes for array in self.arrays.values()), zlib.crc32(self.arrays["header"].data)
+    @cached_property
+    def _stamp(self) -> str:
+        """What tells this store from another one that takes its name: its size and a sum over all its checksums."""
+        crc = 0
+        for name in sorted(self.checksums):
+            crc = zlib.crc32(self.checksums[name].data, zlib.crc32(name.encode(), crc))
+        return f"{len(self._map)} bytes with checksums {crc:08x}"
+
+    def check_size(self) -> None:
+        """Refuse a file that was cut short under its map: the system kills a process that reads what is gone.
+
+        Raises:
+            StoreError: the file is shorter than when it was opened.
+        """
+        if (size := self._map.size()) < len(self._map):
+            raise StoreError(f"{self.path}: cut short while it was read: {size} bytes, {len(self._map)} when it was "
+                             "opened; never write into a store that is read, replace it by a new file", path=self.path)
 
     @property
     def kind(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,12 +85,25 @@ def test_a_flipped_bit_is_reported_with_its_place(amp_store: Path, tmp_path: Pat
     path.write_bytes(data)
     dataset = SequenceDataset(path)
     assert len(dataset[0][0])
-    part = {"none": r"bytes \d+ to \d+ \(block \d+\)", "gzip": r"chunk \d+ \(bytes \d+ to \d+ of the file\)"}[compression]
+    part = r"bytes \d+ to \d+ \(block \d+\)" if compression == "none" else r"chunk \d+ \(bytes \d+ to \d+ of the f.*"
     place = r"rows \d+ to \d+ \(0-based\) \('.*' to '.*'\)"
     with pytest.raises(StoreError, match=rf"/values: {part} .*: {place}") as caught:
         dataset.__getitems__([1, row])[1]
     low, high = map(int, re.findall(r"rows (\d+) to (\d+)", str(caught.value))[0])
     assert low <= row <= high
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_file_cut_short_under_its_map_is_refused(pair: dict[str, Path], tmp_path: Path, compression: str) -> None:
+    """By the next sample and the next batch: touching what is gone would kill the process."""
+    path = Path(shutil.copy(pair[compression], tmp_path / "a.h5"))
+    dataset = SequenceDataset(path)
+    batch = dataset.__getitems__([0, 1])
+    assert len(batch[1][0]) == 2
+    os.truncate(path, 100)
+    for read in (lambda: dataset[0], lambda: dataset.__getitems__([0, 1])):
+        with pytest.raises(StoreError, match=r"a\.h5: cut short while it was read: 100 bytes, \d+ when it was opened"):
+            read()
 
 
 MUTATE = """
