@@ -74,6 +74,7 @@ Layer 6
 Layer 7
     loading             from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
+    bench_costs         measure opening, checking and a cold disk
 Layer 8
     split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from seqpipe.bench_costs import cold_reads, cost_of_checking, cost_of_opening, memory_of_a_worker, speed_of_verify
 from seqpipe.bench_peers import BinIdx, Hdf5Slices, Hdf5Vlen, InMemory, by_hand, torch_loader
 from seqpipe.collate import fill
 from seqpipe.options import BenchOptions
@@ -65,13 +66,17 @@ def run(options: BenchOptions) -> Table:
                 setting = f"{kind}, batch {batch_size}, {num_workers} workers"
                 rows += _compare(setting, loaders, len(store), batch_size, num_workers, options)
             rows += _compressed(folder, kind, store, options)
+            for cost in (cost_of_checking, cold_reads, speed_of_verify):
+                rows += [Row(*line) for line in cost(store.path, options)]
+        rows += [Row(*line) for line in memory_of_a_worker(folder / "uint8.h5") + cost_of_opening(folder)]
     return Table(rows)
 
 
 def _compressed(folder: Path, kind: str, plain: Store, options: BenchOptions) -> list[Row]:
     """Return the rows of a gzip store: ours and h5py's own reads of the same file, shuffled."""
     path = folder / f"{kind}.gzip.h5"
-    arrays = {name: array for name, array in plain.arrays.items() if name in ("values", "offsets", "metadata/label")}
+    arrays = {name: array for name, array in plain.arrays.items()
+              if name != "header" and not name.startswith("checksums/")}
     write_store(path, {name: Content.of(array) for name, array in arrays.items()}, plain.header, folder=folder,
                 compression="gzip")
     store = Store(path)
@@ -104,7 +109,7 @@ def make_store(path: Path, kind: str, count: int, seed: int) -> Store:
         "kind": "tokens" if kind == "uint8" else "features", "label_type": "class", "classes": ["a", "b"],
         "encoding": {"alphabet": "chars", "symbols": letters, "num_tokens": 26, "pad_id": 0} if kind == "uint8" else
         {"dtype": "float32", "num_channels": 12},
-        "channels": [] if kind == "uint8" else [f"c{i + 1}" for i in range(12)], "columns": ["label"],
+        "channels": [] if kind == "uint8" else [f"c{i + 1}" for i in range(12)], "columns": ["id", "label"],
         "splits": {"all": summarise_lengths(lengths, labels, 2)},
         "input": {"format": "text", "encoding": "utf-8", "id_column": None, "sequence_column": None,
                   "label_column": "label"},
@@ -112,7 +117,10 @@ def make_store(path: Path, kind: str, count: int, seed: int) -> Store:
     }
     if kind != "uint8":
         header["moments"] = channel_moments(values, offsets, np.arange(0))
-    arrays = {"values": values, "offsets": offsets, "metadata/label": labels}
+    ids = [f"seq{i}".encode() for i in range(count)]
+    arrays = {"values": values, "offsets": offsets, "metadata/label": labels,
+              "metadata/id/values": np.frombuffer(b"".join(ids), "u1"),
+              "metadata/id/offsets": np.cumsum([0, *map(len, ids)]).astype("<u8")}
     write_store(path, {name: Content.of(array) for name, array in arrays.items()}, header, folder=path.parent)
     return Store(path)
 
