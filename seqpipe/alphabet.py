@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ NAMED_SYMBOLS = {
 }
 
 
+class UnknownSymbol(ValueError):
+    """A symbol is not in an alphabet."""
+
+
 @dataclass(frozen=True)
 class Alphabet:
     """A fixed mapping between symbols and token ids.
@@ -45,11 +49,15 @@ class Alphabet:
         name: dna, rna, iupac, protein, chars, bytes, ints, or the name of an alphabet file.
         symbols: the characters in token order; empty for bytes and ints, and for no other.
         num_tokens: number of token ids, the pad id included; every token is < num_tokens.
+        unk: whether the last token stands for every symbol that is not among ``symbols``.
+        case: keep, upper or lower: what text is turned into before it is encoded.
     """
 
     name: str
     symbols: str
     num_tokens: int
+    unk: bool = False
+    case: str = "keep"
 
     @classmethod
     def from_symbols(cls, name: str, symbols: Iterable[str]) -> Alphabet:
@@ -74,22 +82,26 @@ class Alphabet:
         Raises:
             ValueError: the number of tokens does not fit the symbols.
         """
-        alphabet = cls(str(state["alphabet"]), str(state["symbols"]), int(state["num_tokens"]))
+        alphabet = cls(str(state["alphabet"]), str(state["symbols"]), int(state["num_tokens"]),
+                       "unk_id" in state, str(state.get("case", "keep")))
         expected = {"bytes": 257, "ints": max(2, alphabet.num_tokens)}.get(alphabet.name)
         if alphabet.symbols:
-            expected = len(set(alphabet.symbols)) + 1
+            expected = len(set(alphabet.symbols)) + 1 + alphabet.unk
         if alphabet.num_tokens != expected:
             raise ValueError(f"alphabet {alphabet.name!r} of {len(alphabet.symbols)} symbols cannot have "
                              f"{alphabet.num_tokens} tokens")
         return alphabet
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "alphabet": self.name,
-            "symbols": self.symbols,
-            "num_tokens": self.num_tokens,
-            "pad_id": PAD_ID,
-        }
+        state = {"alphabet": self.name, "symbols": self.symbols, "num_tokens": self.num_tokens, "pad_id": PAD_ID}
+        state |= {"unk_id": self.num_tokens - 1} if self.unk else {}
+        return state | ({"case": self.case} if self.case != "keep" else {})
+
+    def with_unk(self) -> Alphabet:
+        """Return this alphabet with one more token, for symbols it does not hold."""
+        if not self.symbols or self.unk:
+            return self
+        return replace(self, num_tokens=self.num_tokens + 1, unk=True)
 
     @property
     def dtype(self) -> np.dtype:
@@ -108,12 +120,13 @@ class Alphabet:
         Raises:
             ValueError: a symbol is not in the alphabet; the message names it and its position.
         """
-        if self.byte_table is not None:
+        if self._takes_bytes(sequence):
             return np.frombuffer(self.encode_bytes(sequence), np.uint8)
         if self._is_ints:
             return self._encode_ints(sequence)
         if not isinstance(sequence, str):
             raise ValueError(self._not_text(sequence))
+        sequence = fold_case(sequence, self.case)
         if not self.symbols:
             return np.frombuffer(sequence.encode(), np.uint8).astype(self.dtype) + self.dtype.type(1)
         codes = np.frombuffer(sequence.encode("utf-32-le"), "<u4")
@@ -128,10 +141,12 @@ class Alphabet:
         Raises:
             ValueError: as ``encode``.
         """
-        if self.byte_table is None:
+        if not self._takes_bytes(sequence):
             return self.encode(sequence).tobytes()
         if not isinstance(sequence, str):
             raise ValueError(self._not_text(sequence))
+        assert self.byte_table is not None
+        sequence = fold_case(sequence, self.case)
         encoded = sequence.encode().translate(self.byte_table)
         if b"\0" in encoded:
             self._raise_unknown(sequence)
@@ -161,7 +176,12 @@ class Alphabet:
             raise ValueError(
                 f"token {real.max()} is not in alphabet {self.name!r}; expected tokens < {self.num_tokens}"
             )
-        return "".join([self.symbols[token - 1] for token in real.tolist()])
+        symbols = self.symbols + ("?" if "?" not in self.symbols else "\ufffd") * self.unk
+        return "".join([symbols[token - 1] for token in real.tolist()])
+
+    def _takes_bytes(self, sequence: str | np.ndarray) -> bool:
+        """Say whether the bytes of the text are its symbols, as far as the alphabet tells them apart."""
+        return self.byte_table is not None and not (self.unk and isinstance(sequence, str) and not sequence.isascii())
 
     @cached_property
     def _is_ints(self) -> bool:
@@ -175,7 +195,7 @@ class Alphabet:
         values = parse_ints(sequence)
         if len(values) and values.max() > self.num_tokens - 2:
             position = int(np.argmax(values > self.num_tokens - 2))
-            raise ValueError(
+            raise UnknownSymbol(
                 f"value {values[position]} at position {position} (0-based) is not in the alphabet, "
                 f"which holds 0 <= value < {self.num_tokens - 1}"
             )
@@ -186,27 +206,38 @@ class Alphabet:
         """The 256-entry table of ``bytes.translate``, or None where that is not enough."""
         if not self.symbols or not self.symbols.isascii():
             return None
-        table = bytearray(256)
+        table = bytearray([self.num_tokens - 1] * 128 + [0] * 128 if self.unk else 256)
         for token, symbol in enumerate(self.symbols, start=1):
             table[ord(symbol)] = token
         return bytes(table)
 
     @cached_property
     def _code_table(self) -> np.ndarray:
-        """Token by code point; its last entry, 0, stands for all code points beyond."""
+        """Token by code point; its last entry stands for all code points beyond."""
         codes = np.array([ord(symbol) for symbol in self.symbols])
-        table = np.zeros(codes.max() + 2, self.dtype)
-        table[codes] = np.arange(1, self.num_tokens)
+        table = np.full(codes.max() + 2, self.num_tokens - 1 if self.unk else 0, self.dtype)
+        table[codes] = np.arange(1, len(codes) + 1)
         return table
 
     def _raise_unknown(self, sequence: str) -> None:
         known = frozenset(self.symbols)
         position = next(p for p, symbol in enumerate(sequence) if symbol not in known)
         shown = self.symbols if len(self.symbols) <= 40 else f"{len(self.symbols)} symbols"
-        raise ValueError(
+        raise UnknownSymbol(
             f"symbol {sequence[position]!r} at position {position} (0-based) is not in "
             f"alphabet {self.name!r} ({shown})"
         )
+
+
+def fold_case(text: str, case: str) -> str:
+    """Return the text with each symbol in upper or lower case; those that would become several stay (ß)."""
+    if case == "keep":
+        return text
+    folded = text.upper() if case == "upper" else text.lower()
+    if text.isascii():
+        return folded
+    change = str.upper if case == "upper" else str.lower
+    return "".join(new if len(new := change(symbol)) == 1 else symbol for symbol in text)
 
 
 def smallest_unsigned(largest: int) -> np.dtype:

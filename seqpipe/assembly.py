@@ -66,7 +66,7 @@ class Assembly:
         """
         self._check_empty_labels()
         self._check_duplicates()
-        values = Values(self._parts, self._options.alphabet, self._keep)
+        values = Values(self._parts, self._options.alphabet, self._options.case, self._keep)
         contents = {"values": values.content(), "offsets": Content.of(offsets_of(values.lengths))}
         contents |= self._text_content("id")
         label_type, classes, label = self._encode_labels()

@@ -2,22 +2,28 @@
 
 Place in the flow: Record.sequence -> [encoding] -> spools of a part -> values.
 
-One class for each way an input can be encoded, all with the same members: ``append``, which
-returns the length of a sequence and whose ValueErrors lack the ``remedy``, and ``state``, what the
-part found. Where only the whole input can decide (the symbols it holds, its largest integer),
-sequences are kept as they came and encoded when the store is written.
+One class for each way an input can be encoded, all with the same members: ``measure`` returns the
+length a sequence will have, ``truncate`` its start, ``append`` takes it and returns its length (its
+ValueErrors lack the ``remedy``), ``extend`` takes the plain letters of many sequences, ``empty`` is the
+empty sequence, ``counts`` what was changed, and ``state`` what the part found. Where only the whole
+input can decide (the symbols it holds, its largest integer), sequences are kept as they came and
+encoded when the store is written.
 """
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from seqpipe.alphabet import Alphabet, fixed_alphabet, kind_of, parse_ints
+from seqpipe.alphabet import Alphabet, fixed_alphabet, fold_case, kind_of, parse_ints
+from seqpipe.options import PreprocessOptions
 from seqpipe.readers.blocks import LETTERS
 from seqpipe.spool import Spools
-
 
 SAMPLE = 1 << 14  # letters
 
@@ -25,27 +31,57 @@ SAMPLE = 1 << 14  # letters
 class FixedTokens:
     """Sequences whose alphabet is known beforehand: encoded at once, so that errors show at once."""
 
-    remedy = "correct the record, or choose another --alphabet"
+    remedy = "correct the record, or choose another --alphabet, --on-unknown skip or unk, or --case"
 
     def __init__(self, spools: Spools, alphabet: Alphabet) -> None:
+        self.empty = ""
+        self.counts: Counter[str] = Counter()
         self._alphabet = alphabet
         self._spool = spools.new("values", alphabet.dtype)
+
+    def measure(self, sequence: str | np.ndarray) -> int:
+        is_bytes = isinstance(sequence, str) and not self._alphabet.symbols
+        return len(sequence.encode()) if is_bytes else len(sequence)  # type: ignore[union-attr]
+
+    def truncate(self, sequence: str | np.ndarray, length: int) -> str | np.ndarray:
+        if isinstance(sequence, str) and not self._alphabet.symbols:
+            return sequence.encode()[:length].decode("utf-8", "ignore")  # whole characters
+        return sequence[:length]
 
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where a symbol is not in the alphabet."""
         data = self._alphabet.encode_bytes(sequence)
+        if self._alphabet.unk:
+            self._count_unknown(data)
+        if isinstance(sequence, str):
+            _count_case(self.counts, sequence, fold_case(sequence, self._alphabet.case))
         self._spool.append(data)
         return len(data) // self._spool.dtype.itemsize
 
+    def _count_unknown(self, data: bytes) -> None:
+        tokens = np.frombuffer(data, self._spool.dtype)
+        self.counts[f"unknown symbols, read as token {self._alphabet.num_tokens - 1}"] += int(
+            np.count_nonzero(tokens == self._alphabet.num_tokens - 1))
+
     def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
         """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
-        if (table := self._alphabet.byte_table) is None:
+        if self._table is None:
             return False
-        tokens = letters.translate(_plain(table))
+        folded = _fold(letters, self._alphabet.case)
+        tokens = folded.translate(self._table)
         if b"\0" in tokens:
             return False
+        if self._alphabet.unk:
+            self._count_unknown(tokens)
+        _count_case(self.counts, letters, folded)
         self._spool.append(tokens)
         return True
+
+    @cached_property
+    def _table(self) -> bytes | None:
+        """The table of ``bytes.translate`` for plain letters, 0 for all else; None where that is not enough."""
+        table = self._alphabet.byte_table
+        return table and bytes(table[code] if code in LETTERS else 0 for code in range(256))
 
     def state(self) -> dict[str, Any]:
         return {"kind": "fixed", **self._alphabet.to_dict()}
@@ -56,16 +92,27 @@ class FoundSymbols:
 
     remedy = "all sequences must be of one kind"
 
-    def __init__(self, spools: Spools) -> None:
+    def __init__(self, spools: Spools, case: str) -> None:
+        self.empty = ""
+        self.counts: Counter[str] = Counter()
+        self._case = case
         self._texts = spools.new_ragged("values")
         self._ascii = b""  # ASCII symbols seen, as bytes.translate takes them
         self._symbols: set[str] = set()
         self._plain = b""  # those of them that are plain letters
 
+    def measure(self, sequence: str | np.ndarray) -> int:
+        return len(sequence)
+
+    def truncate(self, sequence: str | np.ndarray, length: int) -> str | np.ndarray:
+        return sequence[:length]
+
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where the sequence is no text, or no text that UTF-8 can hold."""
         if not isinstance(sequence, str):
             raise ValueError(f"found {kind_of(sequence)}, expected text, as in the first record")
+        _count_case(self.counts, sequence, folded := fold_case(sequence, self._case))
+        sequence = folded
         data = sequence.encode()
         if sequence.isascii():
             if new := data.translate(None, self._ascii):
@@ -78,14 +125,16 @@ class FoundSymbols:
 
     def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
         """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
-        for sample in (letters[:SAMPLE], letters):  # most symbols are found in a few letters
+        folded = _fold(letters, self._case)
+        for sample in (folded[:SAMPLE], folded):  # most symbols are found in a few letters
             if new := set(sample.translate(None, self._plain)):
                 if not new <= set(LETTERS):
                     return False
                 self._plain += bytes(new)
                 self._symbols.update(map(chr, new))
                 self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
-        self._texts.extend(letters, lengths)
+        _count_case(self.counts, letters, folded)
+        self._texts.extend(folded, lengths)
         return True
 
     def state(self) -> dict[str, Any]:
@@ -103,9 +152,17 @@ class FoundInts:
     remedy = "correct the record"
 
     def __init__(self, spools: Spools, *, read_text: bool) -> None:
+        self.empty = np.empty(0, np.int64)
+        self.counts: Counter[str] = Counter()
         self._read_text = read_text
         self._spool = spools.new("values", "<u8")
         self._largest = 0
+
+    def measure(self, sequence: str | np.ndarray) -> int:
+        return len(sequence.split() if isinstance(sequence, str) else sequence)
+
+    def truncate(self, sequence: str | np.ndarray, length: int) -> str | np.ndarray:
+        return " ".join(sequence.split()[:length]) if isinstance(sequence, str) else sequence[:length]
 
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where an element is no integer, or is negative."""
@@ -130,8 +187,16 @@ class Features:
     remedy = "correct the record"
 
     def __init__(self, spools: Spools, num_channels: int) -> None:
+        self.empty = np.empty((0, num_channels))
+        self.counts: Counter[str] = Counter()
         self._num_channels = num_channels
         self._spool = spools.new("values", "<f4")
+
+    def measure(self, sequence: str | np.ndarray) -> int:
+        return len(sequence)
+
+    def truncate(self, sequence: str | np.ndarray, length: int) -> str | np.ndarray:
+        return sequence[:length]
 
     def append(self, sequence: str | np.ndarray) -> int:
         """Raise ValueError where the channels differ, or a number is not finite in float32."""
@@ -146,9 +211,13 @@ class Features:
         return {"kind": "features", "num_channels": self._num_channels}
 
 
-def _plain(table: bytes) -> bytes:
-    """Return a table of ``bytes.translate`` that is 0 for all that is no plain letter."""
-    return bytes(table[code] if code in LETTERS else 0 for code in range(256))
+def _fold(letters: bytes, case: str) -> bytes:
+    return letters if case == "keep" else letters.upper() if case == "upper" else letters.lower()
+
+
+def _count_case(counts: Counter[str], before: str | bytes, after: str | bytes) -> None:
+    if before != after:
+        counts["letters whose case was changed"] += sum(map(operator.ne, before, after))
 
 
 Encoder = FixedTokens | FoundSymbols | FoundInts | Features
@@ -183,18 +252,21 @@ def check_alphabet(alphabet: str, first: str | np.ndarray) -> None:
         raise ValueError(f"found {kind_of(first)}, but --alphabet {alphabet} expects text; use --alphabet ints")
 
 
-def new_encoder(spools: Spools, alphabet: str, *, is_text: bool, num_channels: int) -> Encoder:
+def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, num_channels: int) -> Encoder:
     """Return what encodes the sequences of a part.
 
     Args:
         spools: of the part.
-        alphabet: ``--alphabet``, which fits the kind of the sequences.
+        options: whose ``--alphabet`` fits the kind of the sequences.
         is_text: whether the first sequence of the import is text.
         num_channels: of the first sequence, where it is rows of numbers; else 0.
     """
     if num_channels:
         return Features(spools, num_channels)
-    if alphabet == "ints" or not is_text:
-        return FoundInts(spools, read_text=alphabet == "ints")
-    fixed = fixed_alphabet(alphabet)
-    return FoundSymbols(spools) if fixed is None else FixedTokens(spools, fixed)
+    if options.alphabet == "ints" or not is_text:
+        return FoundInts(spools, read_text=options.alphabet == "ints")
+    fixed = fixed_alphabet(options.alphabet)
+    if fixed is None:
+        return FoundSymbols(spools, options.case)
+    fixed = replace(fixed, case=options.case)
+    return FixedTokens(spools, fixed.with_unk() if options.on_unknown == "unk" else fixed)

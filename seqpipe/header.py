@@ -74,8 +74,10 @@ def header_problem(header: Any) -> str | None:
             return place
         symbols = encoding["symbols"]
         sizes = {"bytes": 257, "ints": encoding["num_tokens"]} if not symbols else {}
-        if (encoding["num_tokens"] != sizes.get(encoding["alphabet"], len(symbols) + 1) or encoding["num_tokens"] < 2
-                or len(set(symbols)) != len(symbols) or encoding["pad_id"] != 0):
+        last = encoding["num_tokens"] - 1
+        expected = sizes.get(encoding["alphabet"], len(symbols) + 1 + (bool(symbols) and "unk_id" in encoding))
+        if (last + 1 != expected or last < 1 or len(set(symbols)) != len(symbols) or encoding["pad_id"] != 0
+                or encoding.get("unk_id", last) != last or encoding.get("case", "upper") not in ("upper", "lower")):
             return "header.encoding"
     else:
         num_channels = len(header["channels"])

@@ -211,6 +211,7 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
     names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "split_by",
-             "folds", "encoding", "seed", "time_column", "value_columns", "on_missing", "on_undecodable", "quality")
+             "folds", "encoding", "seed", "time_column", "value_columns", "on_missing", "on_undecodable", "quality",
+             "case", "on_unknown", "on_empty", "min_length", "max_length", "on_long")
     chosen = {name: getattr(options, name) for name in names}
     return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}

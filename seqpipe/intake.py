@@ -12,11 +12,13 @@ import json
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqpipe.alphabet import UnknownSymbol
 from seqpipe.encoding import check_alphabet, new_encoder
 from seqpipe.errors import RawFormatError
 from seqpipe.layout import MAX_COLUMN_NAME
@@ -149,7 +151,10 @@ def look_ahead(slice: Slice, plan: Plan) -> tuple[Record, tuple[str | None, str]
     """
     columns = plan.choice()
     with plan.open(slice) as raw:
-        record = next(read_records(raw, slice.format, columns))
+        records = read_records(raw, slice.format, columns)
+        record = next(records)
+        if not len(record.sequence) and plan.options.on_empty != "error":  # [] does not tell of what
+            record = next((later for later in records if len(later.sequence)), record)
     return record, columns.found[0] if columns.found else None
 
 
@@ -185,8 +190,9 @@ class Intake:
         assert plan.layout is not None
         self._plan, self._layout = plan, plan.layout
         self._spools = Spools(folder)
-        self._encoder = new_encoder(self._spools, plan.options.alphabet, is_text=self._layout.is_text,
+        self._encoder = new_encoder(self._spools, plan.options, is_text=self._layout.is_text,
                                     num_channels=self._layout.num_channels)
+        self._counts: Counter[str] = Counter()
         self._lengths = self._spools.new("lengths", "<u8")
         self._skipped = self._spools.new("skipped", "<u8")
         self._ids = self._spools.new_ragged("id")
@@ -195,6 +201,7 @@ class Intake:
         self._tracks = {name: self._spools.new(f"track{position}", dtype)
                         for position, (name, dtype) in enumerate(self._layout.tracks)}
         self.read = 0
+        self._was_cut = False
         self._have_ids: bool | None = None
 
     def add(self, record: Record) -> None:
@@ -216,12 +223,14 @@ class Intake:
         if record.tracks.keys() != self._tracks.keys():
             raise record.error(f"has the tracks {sorted(record.tracks)}, but the first record has "
                                f"{sorted(self._tracks)}; expected the same in all records")
-        length = self._add_sequence(record)
+        if (length := self._add_sequence(record)) is None:
+            self._skipped.append(self.read.to_bytes(8, "little"))
+            return
         for name, track in record.tracks.items():
-            if len(track) != length:
+            if len(track) != length and not self._was_cut:
                 raise record.error(f"the track {name!r} has {len(track)} numbers for {length} elements; expected one "
                                    "per element; correct the record")
-            self._tracks[name].extend(track)
+            self._tracks[name].extend(track[:length])
         try:
             if self._have_ids:
                 self._ids.append(record_id.encode())
@@ -235,6 +244,9 @@ class Intake:
         """Take many records at once; return False where they are to be read one by one."""
         tracks = {} if columns.quality is None or not self._tracks else {"quality": columns.quality}
         if self._columns.keys() != {"description"} or tracks.keys() != self._tracks.keys():
+            return False
+        options, lengths = self._plan.options, columns.lengths
+        if lengths.min() < options.min_length or lengths.max() > (options.max_length or lengths.max()):
             return False
         if not self._encoder.extend(columns.letters, columns.lengths):
             return False
@@ -252,16 +264,45 @@ class Intake:
         arrays = self._spools.close()
         return {"rows": arrays["lengths"]["items"], "read": self.read, "ids": self._have_ids is not False,
                 "columns": list(self._columns), "tracks": list(self._tracks), "encoding": self._encoder.state(),
-                "arrays": arrays}
+                "arrays": arrays,
+                "counts": +(self._counts + self._encoder.counts)}
 
-    def _add_sequence(self, record: Record) -> int:
-        if not len(record.sequence):
-            raise record.error("the sequence is empty; expected at least one element; correct or remove "
-                               "the record", line=record.sequence_line)
+    def _add_sequence(self, record: Record) -> int | None:
+        """Return the length of the record's sequence; None where the record is left out."""
+        options, encoder, sequence = self._plan.options, self._encoder, record.sequence
+        self._was_cut = False
+        line = record.sequence_line
+        if not len(sequence):
+            if options.on_empty == "error":
+                raise record.error("the sequence is empty; expected at least one element; correct or remove the "
+                                   "record, or use --on-empty skip or keep", line=line)
+            if options.on_empty == "skip":
+                self._skip("the sequence is empty")
+                return None
+            sequence = encoder.empty
         try:
-            return self._encoder.append(record.sequence)
+            length = encoder.measure(sequence)
+            if length < options.min_length:
+                self._skip(f"shorter than {options.min_length}")
+                return None
+            if options.max_length is not None and length > options.max_length:
+                if options.on_long == "error":
+                    raise record.error(f"the sequence has {length} elements, more than --max-length "
+                                       f"{options.max_length}; use --on-long skip or truncate", line=line)
+                if options.on_long == "skip":
+                    self._skip(f"longer than {options.max_length}")
+                    return None
+                sequence, self._was_cut = encoder.truncate(sequence, options.max_length), True
+                self._counts[f"sequences cut to {options.max_length}"] += 1
+            return encoder.append(sequence)
         except ValueError as error:
-            raise record.error(f"{error}; {self._encoder.remedy}", line=record.sequence_line) from None
+            if options.on_unknown == "skip" and isinstance(error, UnknownSymbol):
+                self._skip("a symbol is not in the alphabet")
+                return None
+            raise record.error(f"{error}; {encoder.remedy}", line=line) from None
+
+    def _skip(self, reason: str) -> None:
+        self._counts[f"records left out: {reason}"] += 1
 
 
 def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None, str] | None = None,
@@ -297,7 +338,8 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
                         progress(raw.bytes_read())
             progress(raw.size if slice.end is None else slice.end - slice.start)
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
-                 "counts": +raw.counts, **intake.close()}
+                 **intake.close()}
+        state["counts"] = +(raw.counts + state["counts"])
         (temporary / STATE).write_text(json.dumps(state), "utf-8")
         try:
             os.rename(temporary, folder)

@@ -68,6 +68,18 @@ class PreprocessOptions:
     """Draw FOLDS folds of like size instead of train, valid and test; a training run tests on one of them."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
+    case: Literal["keep", "upper", "lower"] = "keep"
+    """Turn the letters of sequences into upper or lower case; predict then does so too."""
+    on_unknown: Literal["error", "skip", "unk"] = "error"
+    """A symbol that ALPHABET does not hold: an error, or leave the record out, or read it as one more token."""
+    on_empty: Literal["error", "skip", "keep"] = "error"
+    """An empty sequence: an error, or leave the record out, or keep it."""
+    min_length: int = 0
+    """Leave out records with fewer elements."""
+    max_length: int | None = None
+    """Most elements a sequence may have."""
+    on_long: Literal["error", "skip", "truncate"] = "error"
+    """A sequence of more than MAX_LENGTH elements: an error, or leave the record out, or cut the end off."""
     on_undecodable: Literal["error", "replace"] = "error"
     """Bytes of the raw files that are no text in the encoding; replace: U+FFFD, counted."""
     on_missing: Literal["error", "nan"] = "error"
@@ -89,7 +101,7 @@ class PreprocessOptions:
     """Replace OUT when it exists."""
 
     def __post_init__(self) -> None:
-        _check_minimum(self, seed=0, workers=1)
+        _check_minimum(self, seed=0, workers=1, min_length=0, max_length=1)
         if self.time_column and not self.value_columns:
             raise OptionError(f"--time-column {self.time_column}: a long table needs --value-columns too, the columns "
                               "with the numbers of a time step")

@@ -6,6 +6,7 @@ Place in the flow: spools of the parts -> [values] -> /values, /offsets and the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ class Values:
     Args:
         parts: in order, all of one kind.
         alphabet: ``--alphabet``.
+        case: ``--case``.
         keep: (N,) bool, the records kept; None keeps all.
     """
 
-    def __init__(self, parts: Sequence[Part], alphabet: str, keep: np.ndarray | None) -> None:
+    def __init__(self, parts: Sequence[Part], alphabet: str, case: str, keep: np.ndarray | None) -> None:
         states = [part.state["encoding"] for part in parts]
         self.lengths = Rows(parts, "lengths", keep).array().astype(np.int64)
         self.num_channels: int = states[0].get("num_channels", 0)
@@ -33,7 +35,8 @@ class Values:
         self._spool = (Ragged(parts, "values", keep=keep) if self._is_text else
                        Ragged(parts, "values", lengths="lengths", width=max(1, self.num_channels), keep=keep))
         if self._is_text:
-            self._alphabet = choose_alphabet(alphabet, frozenset("".join(state["symbols"] for state in states)))
+            found = frozenset("".join(state["symbols"] for state in states))
+            self._alphabet = replace(choose_alphabet(alphabet, found), case=case)
         elif states[0]["kind"] == "ints":
             self._alphabet = Alphabet.of_ints(max(state["largest"] for state in states))
         elif not self.num_channels:

@@ -292,7 +292,9 @@ def test_options_choose_format_columns_and_types(tmp_path, capsys):
     assert options == {"format": "tsv", "id_column": "name", "sequence_column": "tokens", "label_column": "grade",
                        "label_type": "number", "split": "0.5,0.5", "split_by": "random", "folds": 0,
                        "encoding": "ascii", "seed": 7, "alphabet": "ints", "time_column": None,
-                       "value_columns": None, "on_missing": "error", "on_undecodable": "error", "quality": "drop"}
+                       "value_columns": None, "on_missing": "error", "on_undecodable": "error", "quality": "drop",
+                       "case": "keep", "on_unknown": "error", "on_empty": "error", "min_length": 0,
+                       "max_length": None, "on_long": "error"}
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("auto", ["1", "2"]), ("class", ["1", "2"]), ("number", [1.0, 2.0]),
