@@ -238,7 +238,7 @@ def test_no_raw_file_is_an_error_that_shows_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize("argv", [["a.fa"], ["a.fa", "--out", "x.h5", "--format", "genbank"],
                                   ["a.fa", "--out", "x.h5", "--seed", "x"],
-                                  ["a.fa", "--out", "x.h5", "--on-unknown=skip"]])
+                                  ["a.fa", "--out", "x.h5", "--on-unknown=drop"]])
 def test_wrong_usage_exits_with_2(tmp_path, monkeypatch, capsys, argv):
     """A missing --out, a value or an option that does not exist."""
     monkeypatch.chdir(tmp_path)
