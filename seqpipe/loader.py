@@ -54,16 +54,15 @@ class SequenceLoader(DataLoader[Any]):
         self._plan = batch_sampler
         self._sequences = base_dataset(dataset)
         self._position: Position | None = None
-        self._resumed: Position | None = None
-        self._ended = False
+        self._running: int | None = None
         self._steps: Iterator[Step] = iter(())
         self._ahead: deque[tuple[Position, float]] = deque()
         self._start_worker = self.worker_init_fn
         self._workers_epoch: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return the steps of the whole epoch that is set, the same on all ranks."""
-        return len(self._plan)
+        """Return the steps of the whole epoch that is running, else of that to come, the same on all ranks."""
+        return self._plan.num_steps(self._plan.next_position[0] if self._running is None else self._running)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be all of epoch ``epoch`` (0-based).
@@ -72,10 +71,8 @@ class SequenceLoader(DataLoader[Any]):
         where that was its end: a loop that sets each epoch it begins may do so when it resumes.
         """
         check_count("epoch", epoch, 0)
-        self._ended = self._resumed == (epoch + 1, 0, 0)
-        if not self._ended and (self._resumed is None or epoch != self._resumed[0]):
-            self._plan.set_epoch(epoch)
-            self._position = self._resumed = None
+        self._plan.set_epoch(int(epoch))
+        self._position = self._running = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the last batch handed out stands: plain numbers and texts, for any checkpoint.
@@ -91,25 +88,26 @@ class SequenceLoader(DataLoader[Any]):
             CheckpointError: the state is of other data or settings; the message names both values.
         """
         self._plan.load_state_dict(state)
-        self._position, self._resumed, self._ended = None, self._plan.next_position, False
+        self._position = self._running = None
 
     def __iter__(self) -> Any:
-        if self._ended:
-            self._ended = False
-            return iter(())
-        self._position, self._resumed = self._plan.next_position, None
-        epoch = self._position[0]
-        steps = self._plan.steps()
+        # A generator: the epoch is the one that is set when the first batch is asked for. Frameworks make
+        # the iterator before they set the epoch.
+        steps, self._position = self._plan.steps(), self._plan.next_position
+        epoch = self._running = self._position[0]
+        # The first step begins the epoch for the plan, so that an iteration begun next is of the epoch after.
+        first = list(itertools.islice(steps, 1))
         ahead: deque[tuple[Position, float]] = deque()
-        # The first step begins the epoch for the plan, so that an iterator made next is of the epoch after.
-        self._steps, self._ahead = itertools.chain(list(itertools.islice(steps, 1)), steps), ahead
+        self._steps, self._ahead = itertools.chain(first, steps), ahead
         self._sequences.epoch = epoch
         if self.num_workers and self._sequences.transform is not None:
             self._share_epoch(epoch)
         # A default device of the user's would take the seed that torch draws here away from our generator.
         with self._explained_start(), torch.device("cpu"):
             batches = super().__iter__()
-        return self._batches(batches, epoch, ahead)
+        yield from self._batches(batches, epoch, ahead)
+        if ahead is self._ahead:
+            self._running = None
 
     @property
     def _index_sampler(self) -> Any:

@@ -93,6 +93,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         self.rank, self.world_size, self.source = rank, world_size, source
         self.epoch = 0
         self._next: Position = (0, 0, 0)
+        self._resumed: Position | None = None
         self._plans: dict[tuple[int, int], WindowPlan] = {}
         self._counted: dict[int, tuple[int, int]] = {}
         if not len(self._lengths):
@@ -102,25 +103,28 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the steps of the whole epoch that is set, equal on all ranks; a token budget has them counted."""
-        return -(-self.num_batches // self.world_size)
+        return self.num_steps(self.epoch)
+
+    def num_steps(self, epoch: int) -> int:
+        """Return the steps of epoch ``epoch``, equal on all ranks."""
+        return -(-self._counts(epoch)[0] // self.world_size)
 
     @property
     def num_batches(self) -> int:
         """Batches of the whole epoch that is set, of all ranks together."""
-        if self.settings.max_tokens is None:
-            assert self.batch_size is not None
-            return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last)
-        return self._counts[0]
+        return self._counts(self.epoch)[0]
 
     @property
     def num_long(self) -> int:
         """Sequences of the epoch that is set that are over ``max_tokens``: truncated, skipped or alone."""
-        return 0 if self.settings.max_tokens is None else self._counts[1]
+        return self._counts(self.epoch)[1]
 
-    @property
-    def _counts(self) -> tuple[int, int]:
-        """Batches and long sequences of the epoch that is set: all of its windows are planned, once."""
-        epoch = self.epoch if self.settings.shuffle else 0
+    def _counts(self, epoch: int) -> tuple[int, int]:
+        """Return the batches and long sequences of an epoch; for a token budget all its windows are planned, once."""
+        if self.settings.max_tokens is None:
+            assert self.batch_size is not None
+            return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last), 0
+        epoch = epoch if self.settings.shuffle else 0
         if epoch not in self._counted:
             counts = [(len(plan), plan.num_long) for plan in (self._plan(epoch, w) for w in range(self._num_windows))]
             self._counted = {epoch: (sum(n for n, _ in counts), sum(n for _, n in counts))}
@@ -129,13 +133,29 @@ class LengthBatchSampler(Sampler[list[int]]):
     @property
     def next_position(self) -> Position:
         """Where the next iteration starts."""
-        return self._next
+        epoch, window, _ = self._next
+        return self._next if window < self._num_windows else (epoch + 1, 0, 0)
+
+    @property
+    def sampler(self) -> LengthBatchSampler:
+        """This sampler itself: frameworks call ``set_epoch`` of what they find under this name."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be all of epoch ``epoch`` (0-based)."""
+        """Let the next iteration be all of epoch ``epoch`` (0-based).
+
+        After ``load_state_dict`` the epoch of the state goes on where it stopped, and has no more batches
+        where that was its end: a loop that sets each epoch it begins may do so when it resumes.
+        """
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r}; expected 0 or more")
-        self.epoch, self._next = int(epoch), (int(epoch), 0, 0)
+        epoch = int(epoch)
+        if self._resumed == (epoch + 1, 0, 0):
+            self.epoch, self._next = epoch, (epoch, self._num_windows, 0)
+        elif self._resumed is None or self._resumed[0] != epoch:
+            self.epoch, self._next, self._resumed = epoch, (epoch, 0, 0), None
+        else:
+            self.epoch, self._next = epoch, self._resumed
 
     def __iter__(self) -> Iterator[list[int]]:
         return _Iteration(self)
@@ -153,7 +173,8 @@ class LengthBatchSampler(Sampler[list[int]]):
             position: after the last batch used, as ``steps`` gives it; None is where the next
                 iteration starts.
         """
-        return {"version": STATE_VERSION, "position": list(position or self._next), "plan": dict(self._fingerprint)}
+        position = position or self.next_position
+        return {"version": STATE_VERSION, "position": list(position), "plan": dict(self._fingerprint)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where a state was taken; the number of ranks may differ.
@@ -162,13 +183,15 @@ class LengthBatchSampler(Sampler[list[int]]):
             CheckpointError: the state is of other data or settings; the message names both values.
         """
         position = self._checked_position(state)
-        self.epoch, self._next = position[0], position
+        self.epoch, self._next, self._resumed = position[0], position, position
 
     def _steps(self, start: Position) -> Iterator[Step]:
         epoch, *place = start
         # Only now: torch's loader calls iter() twice for one iteration. And not where another epoch was set since.
         if self._next == start:
             self.epoch, self._next = epoch, (epoch + 1, 0, 0)
+            if self._resumed is not None and epoch > self._resumed[0]:
+                self._resumed = None
         window, first = self._located(epoch, *place)
         while window < self._num_windows:
             plan = self._plan(epoch, window)
@@ -253,13 +276,16 @@ class _Iteration:
     """The batches of one iteration, with the state after the last one: torchdata's loader asks for it."""
 
     def __init__(self, sampler: LengthBatchSampler) -> None:
-        self._sampler, self._position, self._steps = sampler, sampler._next, sampler.steps()
-        self._epoch = self._position[0]
+        self._sampler, self._position, self._epoch = sampler, sampler.next_position, sampler._next[0]
+        # None until the first batch is asked for: frameworks make the iterator, and set the epoch then.
+        self._steps: Iterator[Step] | None = None
 
     def __iter__(self) -> _Iteration:
         return self
 
     def __next__(self) -> list[int]:
+        if self._steps is None:
+            self._epoch, self._steps = self._sampler._next[0], self._sampler.steps()
         batch, self._position, _ = next(self._steps)
         return batch
 

@@ -196,8 +196,23 @@ def test_a_state_at_the_end_of_an_epoch_starts_the_next(store):
     assert used(resumed) == epochs[1]
 
 
-def test_an_iterator_that_is_made_first_stays_in_its_epoch(store):
-    """Two at once are two epochs; the state is that of the later one."""
+def test_len_is_that_of_the_running_epoch_to_its_last_batch(store):
+    """Also while workers are ahead: ``i + 1 == len(loader)`` is true at the last batch, and only there."""
+    options = {"max_tokens": 300, "shuffle": True, "bucket": False}
+    for workers in (0, 2):
+        loader, lengths = get_dataloader(store, num_workers=workers, **options), []
+        for _ in range(4):
+            length = len(loader)
+            last = [i + 1 == len(loader) for i, _ in enumerate(loader)]
+            assert last == [False] * (length - 1) + [True]
+            lengths.append(length)
+        assert len(set(lengths)) > 1
+        loader.set_epoch(1)
+        assert len(loader) == lengths[1]
+
+
+def test_two_iterators_at_once_are_two_epochs(store):
+    """Two at once are two epochs, begun with their first batches; the state is that of the later one."""
     epochs = get_dataloader(store, 8, shuffle=True)
     wanted = [used(epochs), used(epochs)]
     loader = get_dataloader(store, 8, shuffle=True)
@@ -208,7 +223,7 @@ def test_an_iterator_that_is_made_first_stays_in_its_epoch(store):
         found[0] += used([one])
         found[1] += used([other])
     assert found == wanted
-    assert (before["position"], loader.state_dict()["position"]) == ([1, 0, 0], [2, 0, 0])
+    assert (before["position"], loader.state_dict()["position"]) == ([0, 0, 0], [2, 0, 0])
 
 
 @pytest.mark.parametrize("changed, message", [
@@ -216,7 +231,7 @@ def test_an_iterator_that_is_made_first_stays_in_its_epoch(store):
     ({"batch_size": 9}, "batch_size was 8 .* is 9 now"),
     ({"max_tokens": 500}, "max_tokens was None .* is 500 now"),
     ({"bucket": False}, "bucket was True .* is False now"),
-    ({"sampling": "balanced"}, "weights was 'none'"),
+    ({"sampling": "balanced"}, "weights was None"),
     ({"subset": 50}, "num_sequences was 101 .* is 50 now"),
 ])
 def test_a_state_of_another_setting_is_refused(store, changed, message):
