@@ -14,7 +14,7 @@ import numpy as np
 from seqpipe.errors import StoreError
 from seqpipe.splits import SPLIT_NAMES, WHOLE
 
-_SAME = ("kind", "encoding", "channels", "label_type", "classes", "columns")
+_SAME = ("kind", "encoding", "channels", "label_type", "classes", "target_classes", "columns")
 _LIKE = "import the second one again with --like and the first one's path, or keep them apart"
 MERGE = "merge them into one .h5 file, which has the column of both"
 
@@ -32,11 +32,11 @@ def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> 
     first = headers[0]
     for name, header in zip(names[1:], headers[1:], strict=True):
         for key in _SAME:
-            if header[key] != first[key]:
-                raise disagreement(names[0], name, key, first[key], header[key])
+            if header.get(key) != first.get(key):
+                raise disagreement(names[0], name, key, first.get(key), header.get(key))
         if (len(header["splits"]) > 1) != (len(first["splits"]) > 1):
             raise disagreement(names[0], name, "splits", list(first["splits"])[1:], list(header["splits"])[1:])
-    joint = {key: first[key] for key in _SAME} | {"splits": {}}
+    joint: dict[str, Any] = {key: first[key] for key in _SAME if key in first} | {"splits": {}}
     joint["writing"] = _joint_writing([header.get("writing", {}) for header in headers])
     joint["input"] = _joint_input([header["input"] for header in headers])
     if "moments" in first:
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
 
 
 def split_order(names: Sequence[str]) -> list[str]:
-    """Return the names of splits in the order a store lists them: train, valid, test, then the others sorted."""
+    """Return names of splits, each once, in the order of a store: train, valid, test, then the others sorted."""
     return [*(name for name in SPLIT_NAMES if name in names), *sorted(set(names) - set(SPLIT_NAMES))]
 
 
@@ -75,10 +75,9 @@ def _joint_writing(parts: Sequence[Mapping[str, list[str]]]) -> dict[str, list[s
 def _joint_input(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how all were read; the format, and columns, that are not the same of all are left to be told."""
     def joint(key: str, value: Any) -> Any:
-        if key not in ("format", "id_column", "sequence_column", "label_column") or all(
-                other[key] == value for other in inputs):
+        if all(other.get(key) == value for other in inputs):
             return value
-        return "auto" if key == "format" else None
+        return "auto" if key == "format" else None if key.endswith("_column") else value
 
     return {key: joint(key, value) for key, value in inputs[0].items()}
 

@@ -25,13 +25,15 @@ from tqdm import tqdm
 
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
 from seqpipe.errors import OptionError
+from seqpipe.joined import JoinedTexts
 from seqpipe.labels import encode_classes, write_number
 from seqpipe.options import ExportOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store, shard_paths
 from seqpipe.splits import WHOLE, split_name
-from seqpipe.store import Store
+from seqpipe.store import Store, TextColumn
+from seqpipe.verification import verify_store
 
 BLOCK = 1024  # records read together
 STDOUT = Path("-")
@@ -57,7 +59,7 @@ class Layout:
     Attributes:
         sequence: key of the sequence.
         columns: keys of the columns besides ``id``, each that of a metadata column.
-        tracks: names of the tracks.
+        tracks: key of each track by its name.
         split: key of the split, None where it is not written.
         header: of the store.
         alphabet: of its tokens.
@@ -65,7 +67,7 @@ class Layout:
 
     sequence: str
     columns: list[str]
-    tracks: list[str]
+    tracks: dict[str, str]
     split: str | None
     header: dict[str, Any]
     alphabet: Alphabet | None
@@ -89,7 +91,11 @@ def export(options: ExportOptions) -> ExportSummary | None:
     layout = choose_layout(store, options.columns)
     if found := _misfit(store, layout, options.format):
         raise OptionError(f"{store.path}: --format {options.format} cannot hold {found}")
-    dataset = SequenceDataset(store, options.split, columns=["id", *layout.columns, *layout.tracks])
+    if options.split is None:  # all at once: many times as fast as block by block at the first touch
+        for path in shard_paths(options.stores):
+            verify_store(path)
+    dataset = SequenceDataset(store, options.split, columns=["id", *layout.columns, *layout.tracks],
+                              verify=options.split is not None)
     command = import_command(store, layout, options)
     with (_standard_output() if to_stdout else _opened(options.out, options.overwrite)) as file:
         count = _write(file, dataset, layout, options.format)
@@ -119,11 +125,15 @@ def choose_layout(store: Store | ShardedStore, chosen: str | None) -> Layout:
         columns, tracks = ([name for name in there if name in names] for there in (columns, tracks))
         split = split if split in names else None
     taken = {"id", *columns, *([split] if split else [])}
-    if both := [name for name in tracks if f"tracks/{name}" in taken]:
-        raise OptionError(f"{store.path}: the column {'tracks/' + both[0]!r} has the name that is given to the track "
+    keys = {name: f"tracks/{name}" for name in tracks}
+    if both := [name for name, key in keys.items() if key in taken]:
+        raise OptionError(f"{store.path}: the column {keys[both[0]]!r} has the name that is given to the track "
                           f"{both[0]!r}; leave one of the two out with --columns")
+    if "target" in keys and store.header.get("target_classes"):
+        keys["target"] = next(name for name in _numbered("target") if name not in taken)
+    taken |= {*keys.values()}
     sequence = next(name for name in _numbered("sequence") if name not in taken)
-    return Layout(sequence, columns, tracks, split, store.header, store.alphabet, store.classes)
+    return Layout(sequence, columns, keys, split, store.header, store.alphabet, store.classes)
 
 
 def _split_key(store: Store | ShardedStore) -> str | None:
@@ -176,8 +186,8 @@ def _misfit(store: Store | ShardedStore, layout: Layout, format: str) -> str | N
     if store.kind == "features":
         return "rows of numbers; use --format jsonl"
     if layout.tracks:
-        return f"the track {layout.tracks[0]!r}; use --format jsonl, or choose what is written with --columns"
-    texts = [name for name in ("id", *layout.columns) if not isinstance(store.metadata[name], np.ndarray)]
+        return f"the track {next(iter(layout.tracks))!r}; use --format jsonl, or choose what is written with --columns"
+    texts = [name for name in ("id", *layout.columns) if isinstance(store.metadata[name], TextColumn | JoinedTexts)]
     symbols = _symbols(store)
     if format == "csv":
         bad, what = rb"\0", "NUL"
@@ -197,12 +207,26 @@ def _misfit(store: Store | ShardedStore, layout: Layout, format: str) -> str | N
     for name in texts:
         pattern = re.compile(bad if name == "id" or format == "csv" else rb"[\r\n\0]")
         column = store.metadata[name]
-        for row in range(len(column)):
-            text = str(column[row])
-            if pattern.search(text.encode()) or (format == "fasta" and name != "id" and text[:1] in (" ", "\t")):
-                where = "id" if name == "id" else f"column {name!r}"
-                return (f"{what} in the {where} of row {row}, {text[:60]!r}; use "
-                        f"--format {'jsonl' if format == 'csv' or chr(0) in text else 'csv or jsonl'}")
+        row = _first_match(column, pattern, leading_blank=format == "fasta" and name != "id")
+        if row is not None:
+            text, where = str(column[row]), "id" if name == "id" else f"column {name!r}"
+            return (f"{what} in the {where} of row {row}, {text[:60]!r}; use "
+                    f"--format {'jsonl' if format == 'csv' or chr(0) in text else 'csv or jsonl'}")
+    return None
+
+
+def _first_match(column: Any, pattern: re.Pattern[bytes], *, leading_blank: bool) -> int | None:
+    """Return the first row of a column of text that matches, or starts with a blank; None where none does."""
+    before = 0
+    for part in column.parts() if isinstance(column, JoinedTexts) else [column]:
+        places = [first + match.start() for first in range(0, len(part.values), 1 << 22)
+                  if (match := pattern.search(part.values[first : first + (1 << 22)]))][:1]
+        if leading_blank:
+            starts = part.offsets[:-1][part.offsets[1:] > part.offsets[:-1]]
+            places += starts[np.isin(part.values[starts], [ord(" "), ord("\t")])][:1].tolist()
+        if places:
+            return before + int(np.searchsorted(part.offsets, np.uint64(min(places)), "right")) - 1
+        before += len(part)
     return None
 
 
@@ -229,28 +253,40 @@ def import_command(store: Store | ShardedStore, layout: Layout, options: ExportO
     """Return the command that makes the store again of what is written."""
     raw = "RAW" if options.out == STDOUT else str(options.out)
     words = ["seqpipe", "preprocess", raw, "--out", "NEW.h5", "--format", options.format]
-    every = store.header["splits"][WHOLE]
-    like = False
-    if (alphabet := store.alphabet) is not None:
-        if alphabet.name == "ints" and not alphabet.symbols:
-            like = alphabet.num_tokens != max((int(store.values[i : i + (1 << 22)].max())
-                                              for i in range(0, len(store.values), 1 << 22)), default=0) + 1
-        elif alphabet.name == "chars":
-            like = list(alphabet.symbols) != sorted(alphabet.symbols) or not _used(store)[1:].all()
-        else:
-            like = alphabet.name != "bytes" and NAMED_SYMBOLS.get(alphabet.name) != alphabet.symbols
-        words += [] if like else ["--alphabet", alphabet.name]
+    header, every = store.header, store.header["splits"][WHOLE]
+    like = not _is_found(store) or "label" in layout.columns and (
+        store.classes != encode_classes(store.classes)[1] or 0 in every.get("classes", []))
+    targets = header.get("target_classes", []) if "target" in layout.tracks else []
+    if targets:
+        like |= targets != encode_classes(targets)[1] or len(np.unique(store.tracks["target"][:])) < len(targets)
+        words += ["--target-column", layout.tracks["target"]]
+    if like:
+        words += ["--like", str(store.path)]
+    elif store.alphabet is not None:
+        words += ["--alphabet", store.alphabet.name]
     if "label" in layout.columns:
-        words += ["--label-type", store.header["label_type"]]
-        like |= store.classes != encode_classes(store.classes)[1] or 0 in every.get("classes", [])
+        words += ["--label-type", header["label_type"]]
     words += ["--sequence-column", layout.sequence] if layout.sequence != "sequence" else []
     words += ["--split", f"column:{layout.split}" if layout.split else "none"]
     if store.channels != [f"c{i + 1}" for i in range(len(store.channels))]:
         words += ["--value-columns", ",".join(name if name.isalnum() else _quoted(name) for name in store.channels)]
-    words += ["--on-missing", "nan"] if store.header["encoding"].get("missing") else []
+    words += ["--on-missing", "nan"] if header["encoding"].get("missing") else []
     words += ["--on-empty", "keep"] if every.get("lengths", {"min": 1})["min"] == 0 else []
-    words += ["--like", str(store.path)] if like else []
     return shlex.join(words)
+
+
+def _is_found(store: Store | ShardedStore) -> bool:
+    """Say whether an import finds the alphabet again by its name, given these sequences."""
+    alphabet = store.alphabet
+    if alphabet is None or alphabet.name in NAMED_SYMBOLS:
+        return alphabet is None or NAMED_SYMBOLS[alphabet.name] == alphabet.symbols
+    if alphabet.symbols:
+        in_order = list(alphabet.symbols) == sorted(alphabet.symbols)
+        return alphabet.name == "chars" and in_order and bool(_used(store)[1:].all())
+    if alphabet.name == "bytes":
+        return True
+    blocks = (store.values[i : i + (1 << 22)] for i in range(0, len(store.values), 1 << 22))
+    return alphabet.num_tokens == max((int(block.max()) for block in blocks), default=0) + 1
 
 
 def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: str) -> int:
@@ -261,6 +297,7 @@ def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: st
     writing = layout.header.get("writing", {})
     decode = _decoder(layout.alphabet, as_text=format != "jsonl")
     labels: Any = store.metadata["label"] if "label" in layout.columns else None
+    targets = layout.header.get("target_classes", [])
     splits = _splits(dataset) if layout.split and layout.split not in layout.columns else None
     if format == "csv":
         keys = ["id", layout.sequence, *layout.columns, *([layout.split] if splits and layout.split else [])]
@@ -275,16 +312,23 @@ def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: st
                     value = metadata[name]
                     record[name] = number(value.item(), writing[name]) if name in writing else value
                 if labels is not None:  # as the store has it: samples hold numbers in single precision
-                    label = labels[metadata["index"]]
-                    record["label"] = layout.classes[label] if layout.classes else label
+                    record["label"] = _label(labels[metadata["index"]], layout.classes)
                 if splits is not None and layout.split:
                     record[layout.split] = next(splits)
-                for name in layout.tracks:
-                    record[f"tracks/{name}"] = metadata[name]
+                for name, key in layout.tracks.items():
+                    track = metadata[name].tolist()
+                    record[key] = [targets[k] for k in track] if name == "target" and targets else track
                 texts.append(write(record))
             file.write("".join(texts).encode())
             bar.update(len(texts))
     return len(dataset)
+
+
+def _label(label: Any, classes: list[str]) -> Any:
+    """Return the name of a class, the names of several, or the number."""
+    if isinstance(label, np.ndarray):
+        return [classes[k] for k in label.tolist()]
+    return classes[label] if classes else label
 
 
 def _splits(dataset: SequenceDataset) -> Iterator[str]:
@@ -328,7 +372,8 @@ def _csv(record: dict[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value.item())
+    text = value if isinstance(value, str) else \
+        json.dumps(value, ensure_ascii=False) if isinstance(value, list) else repr(value.item())
     # The csv module leaves a bare CR unquoted where lines end with LF.
     return _quoted(text) if re.search('[",\r\n]', text) else text
 

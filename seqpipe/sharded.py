@@ -21,7 +21,7 @@ from seqpipe.joined import Joined, JoinedTexts, locate_part
 from seqpipe.labels import type_of_ways, write_number
 from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, digest, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
-from seqpipe.store import Store, TextColumn
+from seqpipe.store import ListColumn, Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
 try:
@@ -323,8 +323,28 @@ class _Summarised:
     def __init__(self, store: Store) -> None:
         self.header, self.types = store.header, types_of(store)
         self.lengths = store.lengths(slice(None))
-        self.labels = np.array(store.metadata["label"]) if store.classes else None
-        self.splits = {name: np.array(rows) for name, rows in store.splits.items()}
+        self._label = _detached(store.metadata["label"]) if store.classes else None
+        self._splits = {name: np.array(rows) for name, rows in store.splits.items()}
+
+    def rows(self, split: str) -> np.ndarray:
+        """Return the rows of a split, or of the whole store."""
+        return np.arange(len(self.lengths)) if split == WHOLE else self._splits.get(split, np.empty(0, np.int64))
+
+    def class_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the class numbers of some rows, end to end."""
+        if isinstance(self._label, np.ndarray):
+            return self._label[rows]
+        assert self._label is not None
+        chosen = np.zeros(len(self.lengths), bool)
+        chosen[rows.astype(np.int64)] = True
+        return self._label.values[np.repeat(chosen, np.diff(self._label.offsets).astype(np.int64))]
+
+
+def _detached(column: Any) -> Any:
+    """Return a column of labels in memory."""
+    if isinstance(column, ListColumn):
+        return ListColumn(np.array(column.values), np.array(column.offsets))
+    return np.array(column)
 
 
 def _joint_types(stores: Sequence[_Summarised], writing: dict[str, list[str]]) -> dict[str, str]:
@@ -341,15 +361,15 @@ def _joint_types(stores: Sequence[_Summarised], writing: dict[str, list[str]]) -
 
 def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any]:
     """Return the summary of each split of all stores together."""
-    parts: dict[str, Any] = {WHOLE: None}
-    parts |= dict.fromkeys(split_order([name for store in stores for name in store.splits]))
-    for name in parts:
-        rows = [slice(None) if name == WHOLE else store.splits.get(name, np.empty(0, "u8")) for store in stores]
+    names = split_order([name for store in stores for name in store.header["splits"] if name != WHOLE])
+    summaries: dict[str, Any] = {}
+    for name in (WHOLE, *names):
+        rows = [store.rows(name) for store in stores]
         lengths = np.concatenate([store.lengths[chosen] for store, chosen in zip(stores, rows, strict=True)])
-        labels = np.concatenate([store.labels[chosen] for store, chosen in zip(stores, rows, strict=True)
-                                 if store.labels is not None]) if num_classes else None
-        parts[name] = summarise_lengths(lengths, labels, num_classes)
-    return parts
+        labels = np.concatenate([store.class_numbers(chosen) for store, chosen in zip(stores, rows, strict=True)]) \
+            if num_classes else None
+        summaries[name] = summarise_lengths(lengths, labels, num_classes)
+    return summaries
 
 
 def _allow_files(path: Path, num_shards: int) -> None:
