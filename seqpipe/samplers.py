@@ -98,6 +98,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         self._counted: dict[int, tuple[int, int]] = {}
         if not len(self._lengths):
             raise OptionError("no sequences to batch: the data set is empty; choose another split or subset")
+        if self._num_windows == 1:  # looked up once, not in each epoch
+            self._lengths = lengths_between(self._lengths, 0, len(self._lengths))
         if max_tokens is not None and len(self._lengths) <= MOST_AT_ONCE:
             check_budget(self._extremes[1], self._extremes[3], self._extremes[2], self.settings)
 
