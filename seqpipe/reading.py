@@ -22,13 +22,8 @@ from seqpipe.layout import dataset_name
 from seqpipe.store import ListColumn, Store, TextColumn
 from seqpipe.transforms import Sample
 
-try:
-    from resource import RUSAGE_SELF, getrusage
-except ImportError:  # Windows
-    getrusage = None  # type: ignore[assignment]
-
 PROBE = 16  # batches between two looks at whether the file is in memory
-SOME_FAULTS = 4  # page faults that waited for the disk, between two looks
+PROBED = 8  # sequences looked at
 
 
 class Pieces:
@@ -110,6 +105,10 @@ class Flat:
         for start, size, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
             target[place : place + size] = source[start : start + size]
 
+    def places(self, starts: np.ndarray) -> list[int]:
+        """Return the bytes that some elements begin at, as the store counts them for advice."""
+        return (starts * self.width).tolist()
+
     def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         """Have the system fetch B pieces from the disk, all at once."""
         first, size = (starts * self.width).tolist(), (lengths * self.width).tolist()
@@ -149,6 +148,10 @@ class Inflated:
         for start, stop, place in zip(starts.tolist(), stops.tolist(), places[order].tolist(), strict=True):
             copy(start, stop, target, place, check)
 
+    def places(self, starts: np.ndarray) -> list[int]:
+        """As ``Flat.places``: of the chunks, in the file."""
+        return [start for start, _ in self._chunks.places_of(starts, starts + 1)]
+
     def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         """Have the system fetch B pieces from the disk, all at once."""
         for start, stop in self._chunks.places_of(starts, starts + lengths):
@@ -169,28 +172,20 @@ class Inflated:
         self._done[k] = True
 
 
-class Coldness:
-    """Whether batches wait for the disk, told by the page faults of one batch in sixteen."""
+class Residency:
+    """Whether batches are in the page cache: asked of the system for a few sequences of one batch in sixteen."""
 
-    def __init__(self) -> None:
-        self._cold, self._batches, self._faults = False, PROBE - 1, 0
+    def __init__(self, store: Store, name: str, flat: Flat | Inflated) -> None:
+        self._store, self._name, self._flat = store, name, flat
+        self._batches, self._cold = 0, False
 
-    def next_batch(self) -> bool:
-        """Say whether to ask the disk for the whole next batch ahead of reading it."""
-        if getrusage is None:
-            return False
+    def is_cold(self, starts: np.ndarray) -> bool:
+        """Say whether a batch whose sequences start at (B,) elements will have to wait for the disk."""
+        if self._batches % PROBE == 0:
+            some = starts[:: max(1, len(starts) // PROBED)]
+            self._cold = not self._store.in_memory(self._name, self._flat.places(some))
         self._batches += 1
-        phase = self._batches % PROBE
-        if phase == 0:  # this batch is read without asking ahead, to see whether it waits
-            self._cold = False
-            self._new_faults()
-        elif phase == 1:
-            self._cold = self._new_faults() >= SOME_FAULTS
         return self._cold
-
-    def _new_faults(self) -> int:
-        before, self._faults = self._faults, getrusage(RUSAGE_SELF).ru_majflt
-        return self._faults - before
 
 
 class SplitRows:
@@ -242,8 +237,9 @@ class StoreReader:
             total = len(store.arrays[f"{path}values"])
             return Pieces(store, f"{path}offsets", checked(f"{path}offsets"), total), flat
 
-        self._store, self._opened, self._coldness = store, checked, Coldness()
+        self._store, self._opened = store, checked
         self.sequences, values = pieces("")
+        self._residency = Residency(store, "values", values)
         self.flats: dict[str | None, Flat | Inflated] = {None: values}
         self.numbers: dict[str, tuple[Checked, np.dtype]] = {}
         self.texts: dict[str, tuple[Pieces, Flat, TextColumn]] = {}
@@ -288,7 +284,7 @@ class StoreReader:
         """Return the reading of (B,) int64 rows >= 0; raises as ``sample``."""
         self._store.check_size()
         plan = Plan(self, rows)
-        if self._coldness.next_batch():
+        if self._residency.is_cold(plan.starts):
             for flat in self.flats.values():
                 flat.will_need(plan.starts, plan.lengths)
         return plan

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import zlib
 from functools import cached_property, partial
 from pathlib import Path
@@ -260,6 +261,25 @@ class Store:
             first = self._extents[name].offset + start
             page = first - first % mmap.PAGESIZE
             self._map.madvise(getattr(mmap, advice), page, first + stop - start - page)
+
+    def in_memory(self, name: str, places: list[int]) -> bool:
+        """Say whether some bytes of an array are in the page cache; yes where the system does not tell."""
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        try:
+            file, size = os.open(self.path, os.O_RDONLY), len(self._map)
+        except OSError:
+            return True
+        try:
+            for place in places:
+                os.preadv(file, [bytearray(1)], min(self._extents[name].offset + place, size - 1), os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system that cannot say
+            return True
+        finally:
+            os.close(file)
+        return True
 
     def hit(self, name: str, low: int, high: int) -> str:
         """Return in words which records the bytes ``low`` to ``high`` of an array belong to, where to any."""

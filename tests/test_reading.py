@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -177,3 +179,28 @@ def test_a_dataset_of_many_rows_pickles_small_and_reads_without_a_list(tmp_path:
     assert peak < 1 << 20
     assert len(pickle.dumps(dataset)) < 900
     assert len(pickle.dumps(Store(path))) < len(str(path)) + 200
+
+
+def test_a_cold_file_is_told_from_one_in_memory(amp_store: Path, tmp_path: Path) -> None:
+    """By the system's page cache, where it tells; a batch reads the same from both."""
+    if not hasattr(os, "posix_fadvise") or not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("the page cache is not asked here")
+    path = tmp_path / "cold.h5"
+    shutil.copy(amp_store, path)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 100_000, os.RWF_NOWAIT)
+            pytest.skip("this file system keeps its files in memory")
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                pytest.skip("this file system does not tell")
+    dataset = SequenceDataset(path)
+    assert not dataset.store.in_memory("values", [100_000])
+    rows = list(range(0, len(dataset), 40))
+
+    batch = fill(dataset.__getitems__(rows))
+
+    assert dataset._reader._residency._cold and dataset.store.in_memory("values", [100_000])
+    assert equal(batch, fill(SequenceDataset(amp_store).__getitems__(rows)))
