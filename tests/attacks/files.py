@@ -25,7 +25,8 @@ def content_of(path: Path) -> Any:
     """Return all that a user can read from a store."""
     dataset = SequenceDataset(path)
     samples = [(sequence.tolist(), metadata) for sequence, metadata in (dataset[i] for i in range(len(dataset)))]
-    splits = {name: rows.tolist() for name, rows in dataset.store.splits.items()}
+    parts = {name: SequenceDataset(path, split=name) for name in dataset.store.splits}
+    splits = {name: [part[i][1]["index"] for i in range(len(part))] for name, part in parts.items()}
     return samples, splits, dataset.classes, dataset.store.header
 
 
