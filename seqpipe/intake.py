@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from seqpipe.layout import MAX_COLUMN_NAME
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import STATE, Part
 from seqpipe.readers import name_record, no_record, read_records
-from seqpipe.readers.blocks import Columns, read_blocks
+from seqpipe.readers.blocks import Columns, gather, read_blocks
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.slices import Slice
@@ -33,6 +33,7 @@ from seqpipe.spool import Spools
 from seqpipe.splits import parse_split
 
 TICK = 1024  # records between two looks at the progress
+GROUP = 1 << 20  # elements of records that are held together, about
 
 
 @dataclass(frozen=True)
@@ -243,21 +244,34 @@ class Intake:
     def add_block(self, columns: Columns) -> bool:
         """Take many records at once; return False where they are to be read one by one."""
         tracks = {} if columns.quality is None or not self._tracks else {"quality": columns.quality}
-        if self._columns.keys() != {"description"} or tracks.keys() != self._tracks.keys():
+        if self._columns.keys() != columns.texts.keys() or tracks.keys() != self._tracks.keys():
             return False
         options, lengths = self._plan.options, columns.lengths
         if lengths.min() < options.min_length or lengths.max() > (options.max_length or lengths.max()):
             return False
         if not self._encoder.extend(columns.letters, columns.lengths):
             return False
-        self._have_ids = True
+        self._have_ids = columns.ids is not None
         self.read += len(columns.lengths)
-        self._ids.extend(columns.ids, columns.id_lengths)
-        self._columns["description"].extend(columns.descriptions, columns.description_lengths)
+        if columns.ids is not None:
+            self._ids.extend(*columns.ids)
+        for name, texts in columns.texts.items():
+            self._columns[name].extend(*texts)
         self._lengths.extend(columns.lengths)
         for name, track in tracks.items():
             self._tracks[name].extend(track)
         return True
+
+    def add_all(self, records: Sequence[Record]) -> None:
+        """Take the next records: with few calls for all of them where they are plain text, else one by one.
+
+        Raises:
+            RawFormatError: as ``add``, for the first that is not allowed.
+        """
+        columns = gather(records) if self._layout.is_text else None
+        if columns is None or not self.add_block(columns):
+            for record in records:
+                self.add(record)
 
     def close(self) -> dict[str, Any]:
         """Write what is left; return what ``part.json`` holds."""
@@ -332,10 +346,9 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
                     raise no_record(raw, slice.format)
             else:
                 records = read_records(raw, slice.format, plan.choice(pinned), may_be_empty=not alone)
-                for number, record in enumerate(records, start=1):
-                    intake.add(record)
-                    if number % TICK == 0:
-                        progress(raw.bytes_read())
+                for group in _groups(records):
+                    intake.add_all(group)
+                    progress(raw.bytes_read())
             progress(raw.size if slice.end is None else slice.end - slice.start)
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
                  **intake.close()}
@@ -361,6 +374,23 @@ def _collect_blocks(raw: RawFile, format: str, columns: ColumnChoice, intake: In
                 intake.add(record)
             raw.line = block.again.line
         progress(raw.bytes_read())
+
+
+def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Yield the records in groups of limited size; an error of the reader comes after those read before it."""
+    group: list[Record] = []
+    elements = 0
+    try:
+        for record in records:
+            group.append(record)
+            elements += len(record.sequence)
+            if len(group) == TICK or elements >= GROUP:
+                full, group, elements = group, [], 0
+                yield full
+    except RawFormatError as error:
+        yield group
+        raise error
+    yield group
 
 
 def slice_of(part: Part) -> Slice:

@@ -10,13 +10,14 @@ and the messages are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from seqpipe.readers.compressed import DAMAGE
 from seqpipe.readers.raw import RawFile
+from seqpipe.records import Record
 
 BLOCK_BYTES = 1 << 20  # fits into a processor's cache
 LONGEST = 1 << 26  # bytes of a block; where no record ends in as many, the rest is read line by line
@@ -25,21 +26,24 @@ _HEADER = bytes([9, *range(32, 127)])
 _NEWLINE, _FASTA, _FASTQ, _PLUS = b"\n>@+"
 
 
+Texts = tuple[bytes, np.ndarray]  # UTF-8 end to end, and the (n,) lengths in bytes
+
+
 @dataclass(frozen=True)
 class Columns:
-    """The records of a regular block, column by column.
+    """Many records, column by column.
 
     Attributes:
-        ids, descriptions, letters: the bytes of all records end to end; letters may also hold
-            symbols that no sequence may hold, but no line ends.
-        id_lengths, description_lengths, lengths: (n,) of each record.
+        ids: None where the file has none.
+        texts: of every further column, by name.
+        letters: the bytes of all sequences end to end; they may also hold symbols that no
+            sequence may hold, but no line ends.
+        lengths: (n,) of each sequence.
         quality: (sum of lengths,) uint8 Phred scores of FASTQ; None for FASTA.
     """
 
-    ids: bytes
-    id_lengths: np.ndarray
-    descriptions: bytes
-    description_lengths: np.ndarray
+    ids: Texts | None
+    texts: dict[str, Texts]
     letters: bytes
     lengths: np.ndarray
     quality: np.ndarray | None = None
@@ -124,8 +128,8 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def _take_headers(
     array: np.ndarray, starts: np.ndarray, ends: np.ndarray
-) -> tuple[bytes, np.ndarray, bytes, np.ndarray] | None:
-    """Return ids, their lengths, descriptions and their lengths; None where a header is not plain."""
+) -> tuple[Texts, dict[str, Texts]] | None:
+    """Return ids and descriptions; None where a header is not plain."""
     places = _ranges(starts, ends - starts)
     text = array[places]
     if text.tobytes().translate(None, _HEADER):
@@ -140,8 +144,8 @@ def _take_headers(
     first = np.minimum(behind + 1, ends)  # of the description, behind any number of blanks
     while len(more := np.flatnonzero((first < ends) & ((array[first] == 32) | (array[first] == 9)))):
         first[more] += 1
-    return (array[_ranges(starts, behind - starts)].tobytes(), (behind - starts).astype("<u8"),
-            array[_ranges(first, ends - first)].tobytes(), (ends - first).astype("<u8"))
+    return ((array[_ranges(starts, behind - starts)].tobytes(), (behind - starts).astype("<u8")),
+            {"description": (array[_ranges(first, ends - first)].tobytes(), (ends - first).astype("<u8"))})
 
 
 def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
@@ -182,3 +186,31 @@ def _join(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndar
     """Return the items of many ranges of some length, end to end."""
     pieces = [array[a:b] for a, b in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
     return np.concatenate(pieces)
+
+
+def gather(records: Sequence[Record]) -> Columns | None:
+    """Return records that were read one by one as columns; None where they are not plain ASCII text alike."""
+    if not records or any(record.tracks for record in records):
+        return None
+    names = list(records[0].columns)
+    ids = [record.id for record in records]
+    try:
+        letters = "".join([record.sequence for record in records])  # type: ignore[misc]
+        texts = {name: _pack([record.columns[name] for record in records]) for name in names}
+        packed = None if ids[0] is None else _pack(ids)  # type: ignore[arg-type]
+    except (TypeError, KeyError, UnicodeEncodeError):
+        return None
+    lengths = np.fromiter((len(record.sequence) for record in records), "<u8", len(records))
+    alike = all(len(record.columns) == len(names) for record in records)
+    good_ids = packed is None or bool(packed[1].all()) and b"\0" not in packed[0]
+    if not (letters.isascii() and lengths.all() and alike and good_ids):
+        return None
+    return Columns(packed, texts, letters.encode(), lengths)
+
+
+def _pack(texts: Sequence[str]) -> Texts:
+    joined = "".join(texts)
+    if joined.isascii():
+        return joined.encode(), np.fromiter(map(len, texts), "<u8", len(texts))
+    data = [text.encode() for text in texts]
+    return b"".join(data), np.fromiter(map(len, data), "<u8", len(data))
