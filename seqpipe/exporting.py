@@ -264,6 +264,9 @@ def import_command(store: Store | ShardedStore, layout: Layout, options: ExportO
         words += ["--like", str(store.path)]
     elif store.alphabet is not None:
         words += ["--alphabet", store.alphabet.name]
+    if store.alphabet is not None:
+        words += ["--on-unknown", "unk"] if store.alphabet.unk else []
+        words += ["--case", store.alphabet.case] if store.alphabet.case != "keep" else []
     if "label" in layout.columns:
         words += ["--label-type", header["label_type"]]
     words += ["--sequence-column", layout.sequence] if layout.sequence != "sequence" else []
@@ -324,6 +327,11 @@ def _write(file: IO[bytes], dataset: SequenceDataset, layout: Layout, format: st
     return len(dataset)
 
 
+def _unknown(alphabet: Alphabet) -> str:
+    """Return what is written for a symbol that the import did not know; "" where it knew all."""
+    return ("?" if "?" not in alphabet.symbols else "\ufffd") * alphabet.unk
+
+
 def _label(label: Any, classes: list[str]) -> Any:
     """Return the name of a class, the names of several, or the number."""
     if isinstance(label, np.ndarray):
@@ -350,7 +358,7 @@ def _decoder(alphabet: Alphabet | None, *, as_text: bool) -> Callable[[np.ndarra
         return alphabet.decode if as_text else lambda tokens: [token - 1 for token in tokens.tolist()]
     if not alphabet.symbols:
         return lambda tokens: (tokens - tokens.dtype.type(1)).astype(np.uint8).tobytes().decode()
-    codes = np.array([0, *map(ord, alphabet.symbols)], "<u4")
+    codes = np.array([0, *map(ord, alphabet.symbols), *map(ord, _unknown(alphabet))], "<u4")
     return lambda tokens: codes[tokens].tobytes().decode("utf-32-le")
 
 

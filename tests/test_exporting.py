@@ -258,6 +258,13 @@ def test_tracks_and_channels_survive_a_round_trip(tmp_path: Path) -> None:
             export(ExportOptions(stores=(store,), format="csv", out=tmp_path / "x.csv"))
 
 
+@pytest.mark.parametrize("format", ["fasta", "csv", "jsonl"])
+def test_unknown_symbols_and_case_survive_a_round_trip(make_store: Callable[..., Path], format: str) -> None:
+    """What the alphabet did not hold is written as ?, and is unknown again."""
+    store = make_store("a.fasta", ">a x\nACGTxRn\n>b\nac\n", alphabet="dna", on_unknown="unk", case="upper")
+    assert content(round_trip(store, format)) == content(store)
+
+
 @pytest.mark.parametrize(("entry", "options", "message"), [
     ('"sequence": "ACG", "tracks/time": [1.0, 2.0]', {}, "the track 'time' has 2 numbers for 3 elements"),
     ('"sequence": "ACG", "tracks/time": [1.0, 2.0, "x"]', {}, "key 'tracks/time': found 'x' at position 2"),
