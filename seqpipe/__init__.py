@@ -78,6 +78,7 @@ Layer 7
 Layer 8
     split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store
+    bench_import        measure the import beside what reads raw files alone
     bench_store         measure reading beside other loaders
 Layer 9
     training            train an RNN on a store
