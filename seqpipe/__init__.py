@@ -35,6 +35,7 @@ Layer 2
     readers             raw file to records, one file a format
     checking            check blocks of bytes where they are touched first
     locate              find the arrays of an HDF5 file, believing nothing it says
+    targets             target texts to one number per element
     packing             what goes into a dataset, as it is or in compressed chunks
     chunks              arrays in compressed chunks, inflated where they are read
     manifest            the JSON file that names the shards of a store

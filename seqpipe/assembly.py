@@ -208,13 +208,16 @@ class Assembly:
             return "none", [], None
         column, kind = self._label_column, str(self._options.label_type)
         texts = self._column(column)
+        rows = self._rows()
+
+        def error(i: int, finding: str) -> RawFormatError:
+            return self._error(int(rows[i]), column, finding)
+
         if kind == "auto":
             kind = labels.choose_label_type(texts.texts())
         if kind == "number":
-            rows = self._rows()
-            return kind, [], labels.encode_numbers(
-                texts.texts(), lambda i, finding: self._error(int(rows[i]), column, finding))
-        numbers, names = labels.encode_classes(texts.texts())
+            return kind, [], labels.encode_numbers(texts.texts(), error)
+        numbers, names = labels.encode_classes(texts.texts(), None, error)
         return kind, names, numbers
 
     def _split_rows(self, classes: np.ndarray | None) -> dict[str, np.ndarray]:

@@ -5,13 +5,16 @@ Place in the flow: spooled column texts -> [labels] -> /metadata of the store.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from seqpipe.errors import SeqpipeError
+from seqpipe.errors import OptionError, SeqpipeError
 
 MAX_DIGITS = 15  # a float64 keeps every decimal number of up to 15 digits
 LARGEST = float(np.finfo(np.float32).max)  # what a label may be: batches hold float32
@@ -46,19 +49,133 @@ def choose_label_type(texts: Iterable[str]) -> str:
     return "number" if special_seen and not text_seen else "class"
 
 
-def encode_classes(texts: Iterable[str]) -> tuple[np.ndarray, list[str]]:
+def encode_classes(
+    texts: Iterable[str], names: Sequence[str] | None, error: Callable[[int, str], SeqpipeError]
+) -> tuple[np.ndarray, list[str]]:
     """Return (N,) int64 class numbers and the class names.
 
-    Classes are numbered in the order of their names (of their values, where all are integers),
-    so that the order of the records does not matter.
+    Args:
+        texts: one label per record.
+        names: the classes in their order; None takes those found, see ``order_classes``.
+        error: makes the error of record i from a finding.
+
+    Raises:
+        SeqpipeError: a label is not among ``names``.
     """
-    seen: dict[str, int] = {}
-    found = np.fromiter((seen.setdefault(text, len(seen)) for text in texts), np.int64)
-    integers = all(INTEGER.fullmatch(name) for name in seen)
-    names = sorted(seen, key=int) if integers else sorted(seen)
-    number = np.empty(len(names), np.int64)
-    number[[seen[name] for name in names]] = np.arange(len(names))
-    return number[found], names
+    seen = _Numbers(names)
+    found = np.fromiter((seen.number(text, i, error) for i, text in enumerate(texts)), np.int64)
+    return seen.ordered(found)
+
+
+def encode_label_sets(
+    texts: Iterable[str], separator: str, names: Sequence[str] | None, error: Callable[[int, str], SeqpipeError]
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return what is stored of labels of several classes each: values, offsets and class names.
+
+    Args:
+        texts: one label per record, as ``split_label`` reads them.
+        separator: between the classes of a label.
+        names: as for ``encode_classes``.
+        error: makes the error of record i from a finding.
+
+    Returns:
+        (L,) int32 class numbers of all records end to end, ascending within each; (N+1,) uint64
+        offsets; the names.
+
+    Raises:
+        SeqpipeError: a label is no list of classes, or a class is not among ``names``.
+    """
+    seen, found, ends = _Numbers(names), array("q"), array("Q", [0])
+    for i, text in enumerate(texts):
+        try:
+            classes = split_label(text, separator)
+        except ValueError as problem:
+            raise error(i, str(problem)) from None
+        found.extend(seen.number(name, i, error) for name in classes)
+        ends.append(len(found))
+    numbers, ordered = seen.ordered(np.frombuffer(found, np.int64))
+    offsets = np.frombuffer(ends, np.uint64).astype("<u8")
+    record = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets).astype(np.int64))
+    return numbers[np.lexsort((numbers, record))].astype("<i4"), offsets, ordered
+
+
+def split_label(text: str, separator: str) -> list[str]:
+    """Return the classes of a label: separated, or a JSON list of texts; empty text means no class.
+
+    Raises:
+        ValueError: a class is empty, or stands twice.
+    """
+    names = text.split(separator) if text else []
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            names = [name if isinstance(name, str) else json.dumps(name, ensure_ascii=False)
+                     for name in json.loads(text)]
+        except ValueError:
+            pass  # a class with brackets in its name
+    if "" in names:
+        raise ValueError(f"label {text!r} has an empty class between separators {separator!r}; take it out, or choose "
+                         "another --label-separator")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"label {text!r} names class {twice!r} twice; name every class once")
+    return names
+
+
+def order_classes(names: Iterable[str]) -> list[str]:
+    """Return class names in their order: by value where all are integers, else by their symbols.
+
+    So the order of the records does not matter.
+    """
+    found = list(names)
+    return sorted(found, key=int) if all(map(INTEGER.fullmatch, found)) else sorted(found)
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read a file of class names, one a line, byte for byte (UTF-8), in the order of their numbers.
+
+    Raises:
+        OptionError: it cannot be read, holds no name, or an empty one, or one twice.
+    """
+    expected = "expected a text file (UTF-8) with one class name a line, each once"
+    try:
+        if not path.is_file():  # reading a pipe or a device might not end
+            raise OptionError(f"--classes {path}: no such file; {expected}")
+        lines = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except (UnicodeDecodeError, OSError) as error:
+        raise OptionError(f"--classes {path}: cannot be read ({error}); {expected}") from None
+    seen: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        if not line or line in seen:
+            raise OptionError(f"--classes {path}:{number}: found {line!r}; {expected}")
+        seen.add(line)
+    return lines
+
+
+class _Numbers:
+    """Number class names as they come, and in their order in the end."""
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        self._fixed = names is not None
+        self._seen = {name: number for number, name in enumerate(names or ())}
+
+    def number(self, name: str, i: int, error: Callable[[int, str], SeqpipeError]) -> int:
+        """Return the number of a name, found in record ``i``."""
+        number = self._seen.get(name, -1)
+        if number < 0:
+            if self._fixed:
+                raise error(i, f"label {name!r} is none of the {len(self._seen):,} classes given; correct it, or add "
+                               "it to --classes")
+            number = self._seen[name] = len(self._seen)
+        return number
+
+    def ordered(self, found: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Return the numbers that names have in their order, for those given so far, and the names."""
+        if self._fixed:
+            return found, list(self._seen)
+        names = order_classes(self._seen)
+        number = np.empty(len(names), np.int64)
+        number[[self._seen[name] for name in names]] = np.arange(len(names))
+        return number[found], names
 
 
 def encode_numbers(texts: Iterable[str], error: Callable[[int, str], SeqpipeError]) -> np.ndarray:

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seqpipe.errors import SeqpipeError
+from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.labels import (
     choose_label_type,
     common_ways,
     encode_classes,
+    encode_label_sets,
     encode_numbers,
+    read_classes,
+    split_label,
     type_of_ways,
     write_number,
 )
@@ -30,24 +33,96 @@ def fail(i, finding):
 @given(st.lists(TEXT, min_size=1), st.randoms(use_true_random=False))
 def test_classes_are_any_text_and_independent_of_the_order(texts, order):
     """Every record gets back its own text, and the classes do not depend on the order of records."""
-    numbers, names = encode_classes(texts)
+    numbers, names = encode_classes(texts, None, fail)
     assert [names[number] for number in numbers] == texts
     assert numbers.dtype == np.int64 and names == sorted(set(texts), key=names.index) and len(names) == len(set(texts))
     shuffled = list(texts)
     order.shuffle(shuffled)
-    assert encode_classes(shuffled)[1] == names
+    assert encode_classes(shuffled, None, fail)[1] == names
 
 
 @given(st.lists(st.integers(-10**17, 10**17), min_size=1))
 def test_integer_classes_are_in_numeric_order(values):
     """9 comes before 10, and -1 before 0."""
-    assert encode_classes(map(str, values))[1] == [str(value) for value in sorted(set(values))]
+    assert encode_classes(map(str, values), None, fail)[1] == [str(value) for value in sorted(set(values))]
 
 
 def test_text_classes_are_in_the_order_of_their_symbols():
     """Names that only look like integers are told apart."""
-    assert encode_classes(["10", "9", "x"])[1] == ["10", "9", "x"]
-    assert encode_classes(["1", "01", "1 ", "+1"])[1] == ["+1", "01", "1", "1 "]
+    assert encode_classes(["10", "9", "x"], None, fail)[1] == ["10", "9", "x"]
+    assert encode_classes(["1", "01", "1 ", "+1"], None, fail)[1] == ["+1", "01", "1", "1 "]
+
+
+def test_classes_given_keep_their_order_and_refuse_others():
+    """The numbers are those of the list, used or not; a label outside it is an error of its record."""
+    numbers, names = encode_classes(["b", "a"], ["c", "b", "a"], fail)
+    assert (numbers.tolist(), names) == ([1, 2], ["c", "b", "a"])
+    with pytest.raises(SeqpipeError, match="record 1: label 'A' is none of the 2 classes given; .* --classes"):
+        encode_classes(["a", "A"], ["a", "b"], fail)
+
+
+def test_thousands_of_classes_are_no_matter():
+    """5,000 classes of odd names: each record has its own."""
+    texts = [f"{i % 5000} ß\t{i % 7 if i < 0 else ''}" for i in range(20000)]
+    numbers, names = encode_classes(texts, None, fail)
+    assert len(names) == 5000 and [names[number] for number in numbers] == texts
+
+
+def test_a_file_of_classes_is_read_byte_for_byte(tmp_path):
+    """Blanks, a BOM in front, CRLF, other scripts; the order is the file's."""
+    path = tmp_path / "classes.txt"
+    path.write_bytes("\ufeffb \r\na\u2028x\n#größe\r\n".encode())
+    assert read_classes(path) == ["b ", "a\u2028x", "#größe"]
+
+
+@pytest.mark.parametrize(("content", "finding"), [
+    (b"a\n\nb\n", ":2: found ''"), (b"a\nb\na", ":3: found 'a'"), (b"", ":1: found ''"), (b"\xff\n", "cannot be read"),
+    (None, "no such file"),
+])
+def test_a_wrong_file_of_classes_is_refused(tmp_path, content, finding):
+    """Its line is named, and what is expected."""
+    path = tmp_path / "classes.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OptionError, match=f"--classes .*{finding}.*expected a text file .* one class name a line"):
+        read_classes(path)
+
+
+# ---- several classes a record ---------------------------------------------------------------
+
+
+SETS = st.lists(st.sets(TEXT.filter(lambda text: ";" not in text and text[0] != "["), max_size=4), min_size=1)
+
+
+@given(SETS)
+def test_label_sets_come_back_whole(sets):
+    """Each record gets back its own classes, ascending; none is a set too."""
+    values, offsets, names = encode_label_sets([";".join(s) for s in sets], ";", None, fail)
+    assert (values.dtype, offsets.dtype, len(offsets)) == ("<i4", "<u8", len(sets) + 1)
+    parts = [values[a:b].tolist() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+    assert [{names[number] for number in part} for part in parts] == sets
+    assert all(part == sorted(part) for part in parts) and set(names) == set().union(*sets)
+
+
+@pytest.mark.parametrize(("text", "separator", "names"), [
+    ("", ";", []), ("a", ";", ["a"]), ("a; b", ";", ["a", " b"]), ("a, b", ", ", ["a", "b"]), ("a|b", "|", ["a", "b"]),
+    ('["a;b","ß"]', ";", ["a;b", "ß"]), ("[]", ";", []), ("[1, 2.5]", ";", ["1", "2.5"]), ("[x]", ";", ["[x]"]),
+])
+def test_labels_are_split_as_told(text, separator, names):
+    """Byte for byte between separators; JSON lists are what they say."""
+    assert split_label(text, separator) == names
+
+
+@pytest.mark.parametrize(("text", "finding"), [
+    ("a;;b", "has an empty class"), ("a;", "has an empty class"), (";", "has an empty class"), ('[""]', "empty class"),
+    ("a;b;a", "names class 'a' twice"),
+])
+def test_labels_that_are_no_set_are_refused(text, finding):
+    """Empty and repeated classes are errors of their record."""
+    with pytest.raises(SeqpipeError, match=f"record 1: label .*{finding}"):
+        encode_label_sets(["x", text], ";", None, fail)
+    with pytest.raises(SeqpipeError, match="record 0: label 'z' is none of the 1 classes given"):
+        encode_label_sets(["x;z"], ";", ["x"], fail)
 
 
 # ---- the type of labels ---------------------------------------------------------------------
