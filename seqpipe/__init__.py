@@ -21,6 +21,7 @@ Layer 1
     spool               temporary files that become arrays
     joined              arrays end to end, read as one
     hashing             hash many strings, find those that stand twice
+    leakage             find what stands on both sides of a split
     bench_peers         the loaders people have today
     sampling            draw sequences by weight
     windows             the order in which an epoch visits the sequences
@@ -57,6 +58,7 @@ Layer 3
 Layer 4
     sharded             many stores read as one
     reading             read samples and batches of rows
+    selection           decide which records stay, and under which ids
     intake              collect one slice in one part
     values              the sequences of all parts as one flat array
 Layer 5
@@ -65,14 +67,15 @@ Layer 5
     merging             many stores into one file, or under one manifest
     verification        check every byte of a store
     collection          make the parts of all slices
-    assembly            decide what the store holds, with all parts seen
+    likeness            fix beforehand what an import would choose
 Layer 6
+    assembly            decide what the store holds, with all parts seen
     collate             pad the samples of a batch, three ways
     loader              a DataLoader that knows where each batch stands
     description         say what is inside a store
-    ingest              raw files to one store
     exporting           a store's records as a raw file
 Layer 7
+    ingest              raw files to one store
     loading             from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
     bench_costs         measure opening, checking and a cold disk

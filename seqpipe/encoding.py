@@ -37,13 +37,18 @@ class FixedTokens:
         self.empty = ""
         self.counts: Counter[str] = Counter()
         self._alphabet = alphabet
+        self._is_ints = alphabet.name == "ints" and not alphabet.symbols
         self._spool = spools.new("values", alphabet.dtype)
 
     def measure(self, sequence: str | np.ndarray) -> int:
+        if isinstance(sequence, str) and self._is_ints:
+            return len(sequence.split())
         is_bytes = isinstance(sequence, str) and not self._alphabet.symbols
         return len(sequence.encode()) if is_bytes else len(sequence)  # type: ignore[union-attr]
 
     def truncate(self, sequence: str | np.ndarray, length: int) -> str | np.ndarray:
+        if isinstance(sequence, str) and self._is_ints:
+            return " ".join(sequence.split()[:length])
         if isinstance(sequence, str) and not self._alphabet.symbols:
             return sequence.encode()[:length].decode("utf-8", "ignore")  # whole characters
         return sequence[:length]
@@ -252,7 +257,8 @@ def check_alphabet(alphabet: str, first: str | np.ndarray) -> None:
         raise ValueError(f"found {kind_of(first)}, but --alphabet {alphabet} expects text; use --alphabet ints")
 
 
-def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, num_channels: int) -> Encoder:
+def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, num_channels: int,
+                given: Alphabet | None = None) -> Encoder:
     """Return what encodes the sequences of a part.
 
     Args:
@@ -260,9 +266,12 @@ def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, nu
         options: whose ``--alphabet`` fits the kind of the sequences.
         is_text: whether the first sequence of the import is text.
         num_channels: of the first sequence, where it is rows of numbers; else 0.
+        given: the alphabet that ``--like`` fixes; None where the options or the input decide.
     """
     if num_channels:
         return Features(spools, num_channels)
+    if given is not None:
+        return FixedTokens(spools, replace(given, case=options.case))
     if options.alphabet == "ints" or not is_text:
         return FoundInts(spools, read_text=options.alphabet == "ints")
     fixed = fixed_alphabet(options.alphabet)

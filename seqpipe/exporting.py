@@ -26,7 +26,7 @@ from tqdm import tqdm
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
 from seqpipe.errors import OptionError
 from seqpipe.joined import JoinedTexts
-from seqpipe.labels import encode_classes, write_number
+from seqpipe.labels import order_classes, write_number
 from seqpipe.options import ExportOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
@@ -255,10 +255,10 @@ def import_command(store: Store | ShardedStore, layout: Layout, options: ExportO
     words = ["seqpipe", "preprocess", raw, "--out", "NEW.h5", "--format", options.format]
     header, every = store.header, store.header["splits"][WHOLE]
     like = not _is_found(store) or "label" in layout.columns and (
-        store.classes != encode_classes(store.classes)[1] or 0 in every.get("classes", []))
+        store.classes != order_classes(store.classes) or 0 in every.get("classes", []))
     targets = header.get("target_classes", []) if "target" in layout.tracks else []
     if targets:
-        like |= targets != encode_classes(targets)[1] or len(np.unique(store.tracks["target"][:])) < len(targets)
+        like |= targets != order_classes(targets) or len(np.unique(store.tracks["target"][:])) < len(targets)
         words += ["--target-column", layout.tracks["target"]]
     if like:
         words += ["--like", str(store.path)]

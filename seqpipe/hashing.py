@@ -8,6 +8,7 @@ Strings lie end to end in one array, as everywhere in seqpipe: string i is
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 
@@ -89,7 +90,7 @@ def find_repeats(keys: np.ndarray, identity: Callable[[int], Hashable]) -> tuple
         keys: (n,) uint64, equal where rows are equal, and rarely elsewhere.
         identity: returns what tells a row for certain; asked for rows of equal key only.
     """
-    found: list[tuple[int, int]] = []
+    again, before = array("q"), array("q")
     parts = 1 << max(0, (len(keys) - 1).bit_length() - SORTED.bit_length() + 1)
     shift = np.uint64(64 - parts.bit_length() + 1)
     for part in range(parts):
@@ -101,9 +102,11 @@ def find_repeats(keys: np.ndarray, identity: Callable[[int], Hashable]) -> tuple
             seen: dict[Hashable, int] = {}
             for row in rows[start : end + 1].tolist():
                 if (first := seen.setdefault(identity(row), row)) != row:
-                    found.append((row, first))
-    pairs = np.array(sorted(found), np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+                    again.append(row)
+                    before.append(first)
+    found = np.frombuffer(again, np.int64)
+    order = np.argsort(found)
+    return found[order], np.frombuffer(before, np.int64)[order]
 
 
 def fractions(hashes: np.ndarray) -> np.ndarray:

@@ -30,6 +30,12 @@ HEADER = {
               "label_column": _OPTION},
     "provenance": {"sources": [{"name": _TEXT, "size": _COUNT, "sha256": _TEXT}], "options": {str: _OPTION}},
 }
+# What a header may hold besides; older stores have less.
+FURTHER = {
+    "target_classes": [_TEXT],
+    "leakage": {str: _COUNT},
+    "input": {str: _OPTION},
+}
 _WAY = re.compile(r"integer|short|with \.0|([1-9]|1[0-5]) decimals")  # see labels.common_ways
 TOKEN_ENCODING = {"alphabet": _TEXT, "symbols": _TEXT, "num_tokens": _COUNT, "pad_id": _COUNT}
 FEATURE_ENCODING = {"dtype": _TEXT, "num_channels": _COUNT}
@@ -87,8 +93,14 @@ def header_problem(header: Any) -> str | None:
             return place or "header.channels"
         if {len(header["moments"]["mean"]), len(header["moments"]["deviation"])} != {num_channels}:
             return "header.moments"
-    if header["label_type"] not in ("class", "number", "none") or (header["label_type"] == "class") != bool(classes):
+    kinds = {"class": True, "multilabel": True, "number": False, "none": False}  # whether there are classes
+    if kinds.get(header["label_type"]) != bool(classes):
         return "header.label_type"
+    for key, shape in FURTHER.items():
+        if key in header and (place := misfit(header[key], shape, f"header.{key}")):
+            return place
+    if place := misfit(header["provenance"].get("counts", {}), {str: _COUNT}, "header.provenance.counts"):
+        return place
     if misfit(header.get("writing", {}), {str: [_TEXT]}, "") is not None or not all(
             _WAY.fullmatch(way) for ways in header.get("writing", {}).values() for way in ways):
         return "header.writing"

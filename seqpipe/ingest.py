@@ -24,17 +24,19 @@ from tqdm import tqdm
 
 import seqpipe
 from seqpipe.alphabet import fixed_alphabet
-from seqpipe.assembly import Assembly
+from seqpipe.assembly import assemble
 from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.executors import open_executor
 from seqpipe.inputs import STDIN, raw_files
 from seqpipe.intake import Plan, find_record, slice_of
+from seqpipe.likeness import read_given
 from seqpipe.options import PreprocessOptions
 from seqpipe.publish import check_output, parts_folder, writing
 from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
+from seqpipe.selection import Selection
 from seqpipe.slices import SLICE_BYTES, Slice, cut
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
@@ -92,26 +94,28 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
 
 
 def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
-    sources = [*options.raw, *([options.labels] if options.labels else [])]
+    sources = [*options.raw, *filter(None, (options.labels, options.classes, options.like))]
     rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)
+    given = read_given(options)
     check_output(options.out, options.overwrite, [*sources, Path(options.alphabet)])
     slices = _look_at(options, rule)
     formats = [slice.format for slice in slices if not slice.start]
     table = read_labels(options.labels, options.encoding) if options.labels else {}
     stamps = [_stamp(path) for path in sources]
     total = sum(path.stat().st_size for path in options.raw)
-    plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]))
+    plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]), alphabet=given.alphabet,
+                num_channels=given.num_channels)
     with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
         with open_executor(options.workers, options.executor) as executor:
             plan, parts = collect_all(slices, plan, folder, bar.update, executor)
         further = folder / "assembly"
         further.mkdir()
-        assembly = Assembly(parts, options, rule, table,
-                            lambda part, number: find_record(slice_of(part), plan, number), further)
-        contents, header = assembly.assemble(formats)
-        counts = sum((Counter(part.state["counts"]) for part in parts), Counter())
+        selection = Selection(parts, options, table, lambda part, number: find_record(slice_of(part), plan, number),
+                              further)
+        contents, header = assemble(selection, options, rule, given, formats)
+        counts = sum((Counter(part.state["counts"]) for part in parts), selection.counts)
         header["provenance"] = _provenance(options, sources) | {"counts": dict(sorted(counts.items()))}
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
@@ -119,7 +123,7 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
                                      path=path)
         write_store(options.out, contents, header, folder=further, overwrite=options.overwrite,
                     compression=options.compression)
-    notes = notes_on(header, options.label_type, rule.shares)
+    notes = notes_on(header, options.label_type, rule)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
 
 
@@ -210,8 +214,11 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
-    names = ("format", "id_column", "sequence_column", "label_column", "label_type", "split", "split_by",
-             "folds", "encoding", "seed", "time_column", "value_columns", "on_missing", "on_undecodable", "quality",
+    names = ("format", "id_column", "sequence_column", "label_column", "label_type", "label_separator",
+             "target_column", "on_unmatched", "on_duplicate", "split", "split_by", "folds", "encoding", "seed",
+             "time_column", "value_columns", "on_missing", "on_undecodable", "quality",
              "case", "on_unknown", "on_empty", "min_length", "max_length", "on_long")
     chosen = {name: getattr(options, name) for name in names}
+    for name, given in (("classes", options.classes), ("like", options.like)):
+        chosen[name] = None if given is None else file_text(given.name)
     return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqpipe.alphabet import UnknownSymbol
+from seqpipe.alphabet import Alphabet, UnknownSymbol, kind_of
 from seqpipe.encoding import check_alphabet, new_encoder
 from seqpipe.errors import RawFormatError
 from seqpipe.layout import MAX_COLUMN_NAME
@@ -61,11 +61,15 @@ class Plan:
         options: as the user gave them.
         joined: the columns of the table of ``--labels``.
         layout: what the first record fixed; None before it was read.
+        alphabet: what ``--like`` fixes; None where the options or the input decide.
+        num_channels: of features, 0 for tokens, as ``--like`` fixes them; None where the input decides.
     """
 
     options: PreprocessOptions
     joined: tuple[str, ...]
     layout: Layout | None = None
+    alphabet: Alphabet | None = None
+    num_channels: int | None = None
 
     def check_columns(self, names: Collection[str]) -> str | None:
         """Return what is wrong with the columns of a file besides id and sequence, None if nothing is."""
@@ -76,12 +80,15 @@ class Plan:
         every = [*names, *self.joined]
         rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
         for option, wanted in (("--label-column ", options.label_column), ("--split column:", rule.column),
-                               ("--split-by group:", rule.group)):
+                               ("--split-by group:", rule.group), ("--target-column ", options.target_column)):
             if wanted and wanted not in every:
                 return (f"there is no column {wanted!r} for {option}{wanted}; besides id and sequence the columns "
                         f"are {', '.join(map(repr, every)) or 'none'}; name one of them, or join a table with --labels")
         label = find_label_column(options, every)
-        if label is None and options.label_type in ("class", "number"):
+        if options.target_column and options.target_column in (label, rule.column, rule.group):
+            return (f"column {options.target_column!r} is named by --target-column and for another thing; name one "
+                    "column for each")
+        if label is None and options.label_type in ("class", "number", "multilabel"):
             return (f"there is no label for --label-type {options.label_type}; besides id and sequence the "
                     f"columns are {', '.join(map(repr, every)) or 'none'}; name one with --label-column")
         for name in every:
@@ -175,6 +182,10 @@ def lay_out(first: Record, plan: Plan) -> Layout:
         raise first.error(f"column {min(both)!r} has the name of a track, one number per element; rename it")
     sequence = first.sequence
     num_channels = sequence.shape[1] if not isinstance(sequence, str) and sequence.ndim == 2 else 0
+    if plan.num_channels not in (None, num_channels):
+        raise first.error(f"found {kind_of(sequence)}; the store of --like holds "
+                          f"{f'rows of {plan.num_channels} numbers' if plan.num_channels else 'tokens'}",
+                          line=first.sequence_line)
     return Layout(isinstance(sequence, str), num_channels, tuple(first.columns),
                   tuple((name, track.dtype.newbyteorder("<").str) for name, track in first.tracks.items()))
 
@@ -192,7 +203,7 @@ class Intake:
         self._plan, self._layout = plan, plan.layout
         self._spools = Spools(folder)
         self._encoder = new_encoder(self._spools, plan.options, is_text=self._layout.is_text,
-                                    num_channels=self._layout.num_channels)
+                                    num_channels=self._layout.num_channels, given=plan.alphabet)
         self._counts: Counter[str] = Counter()
         self._lengths = self._spools.new("lengths", "<u8")
         self._skipped = self._spools.new("skipped", "<u8")

@@ -57,8 +57,21 @@ class PreprocessOptions:
     """Column or key with the label (default: label, where there is one)."""
     labels: Path | None = None
     """CSV or TSV with a column id, joined by it; its other columns become metadata."""
-    label_type: Literal["auto", "class", "number", "none"] = "auto"
-    """How labels are read; auto: a class, or a number where any label has a fraction."""
+    label_type: Literal["auto", "class", "number", "multilabel", "none"] = "auto"
+    """How labels are read; auto: a class, or a number where any label has a fraction; multilabel: any number
+    of classes."""
+    label_separator: str = ";"
+    """Between the classes of a label (multilabel; a JSON list needs none)."""
+    target_column: str | None = None
+    """Column or key with one class or number for each element: a list, a text of as many symbols, or words."""
+    classes: Path | None = None
+    """File with the classes of the labels, one a line, in their order; a label outside is an error."""
+    like: Path | None = None
+    """Store whose alphabet, classes and kinds of columns are taken, so that both can be one."""
+    on_unmatched: Literal["error", "skip"] = "error"
+    """What to do with records without a row in LABELS, and with rows without a record."""
+    on_duplicate: Literal["error", "skip", "rename"] = "error"
+    """What to do where an id was given before: rename makes it ID.2, ID.3 ..., skip keeps the first record."""
     split: str = "0.8,0.1,0.1"
     """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file (_TRAIN, _TEST in names), none."""
     split_by: str = "random"
@@ -108,6 +121,8 @@ class PreprocessOptions:
         if self.value_columns and self.sequence_column and self.format != "jsonl":
             raise OptionError("--value-columns and --sequence-column exclude each other: a long table has no column of "
                               "whole sequences; leave one of the two out")
+        if not self.label_separator:
+            raise OptionError("--label-separator '': expected at least one character")
 
 
 @dataclass(frozen=True, kw_only=True)

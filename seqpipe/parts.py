@@ -9,13 +9,16 @@ lists them. N is the number of records of all parts together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seqpipe.hashing import hash_texts
+from seqpipe.hashing import find_repeats, hash_texts, sample_hashes
 from seqpipe.spool import Spool
 
 STATE = "part.json"
@@ -155,6 +158,37 @@ class Ragged:
         pieces = [hash_texts(part.array(self._name), offsets_of(lengths), seed=seed)[keep]
                   for part, lengths, keep in self._by_part()]
         return np.concatenate(pieces)
+
+    def repeats(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows kept that equal an earlier one, and the first each equals, numbered among those kept."""
+        keys = [sample_hashes(part.array(self._name).reshape(-1, self._width), offsets_of(lengths))[keep]
+                for part, lengths, keep in self._by_part()]
+        read: Callable[[int], bytes] | None = None
+
+        def identity(i: int) -> bytes:
+            nonlocal read
+            read = read or self._reader()
+            return blake2b(read(i), digest_size=16).digest()
+
+        return find_repeats(np.concatenate(keys), identity)
+
+    def _reader(self) -> Callable[[int], bytes]:
+        """Return what reads the bytes of a row, by its number among those kept."""
+        arrays = [part.array(self._name) for part in self._parts]
+        starts, ends, counts = [], [], []
+        for part, lengths, keep in self._by_part():
+            bounds = offsets_of(lengths) * np.uint64(self._width)
+            starts.append(bounds[:-1][keep])
+            ends.append(bounds[1:][keep])
+            counts.append(len(starts[-1]))
+        firsts = [0, *accumulate(counts)]
+
+        def read(i: int) -> bytes:
+            k = bisect_right(firsts, i) - 1
+            row = i - firsts[k]
+            return arrays[k][int(starts[k][row]) : int(ends[k][row])].tobytes()
+
+        return read
 
     def text(self, i: int) -> str:
         """Return row ``i`` of all rows, kept or not, decoded from UTF-8."""

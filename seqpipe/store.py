@@ -74,6 +74,12 @@ class ListColumn:
             raise IndexError(f"index {i} is out of range; expected 0 <= index < {len(self)}")
         return self.values[int(self.offsets[i]) : int(self.offsets[i + 1])].copy()
 
+    def numbers(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return the class numbers of some rows, end to end in the order of the store."""
+        chosen = np.zeros(len(self), bool)
+        chosen[rows if isinstance(rows, slice) else rows.astype(np.int64)] = True
+        return self.values[np.repeat(chosen, np.diff(self.offsets).astype(np.int64))]
+
 
 Column = np.ndarray | TextColumn | ListColumn
 
@@ -315,6 +321,9 @@ class Store:
             return ascending(f"rows that ascend, each < {len(self)}", len(self) - 1, strict=True)
         if name in ("metadata/label", "metadata/label/values") and self.header["label_type"] != "none":
             return within("label", 0, len(self.classes)) if self.classes else finite(allow_nan=False)
+        if name == "tracks/target":
+            classes = self.header.get("target_classes")
+            return within("target", 0, len(classes)) if classes else finite(allow_nan=False)
         return None
 
     def _group(self, group: str) -> dict[str, Column]:
@@ -431,6 +440,9 @@ class Store:
         kinds = {"class": ("i", "u"), "number": ("f",), "multilabel": ("list",)}
         if label_type != "none" and kind not in kinds[label_type]:
             self._damaged(f"/metadata/label does not hold labels of the type {label_type!r}")
+        target = self.arrays.get("tracks/target")
+        if self.header.get("target_classes") and (target is None or target.dtype not in ("u1", "<i4")):
+            self._damaged("/tracks/target does not hold the classes that /header names")
         sizes = {name: len(rows) for name, rows in self.splits.items()} | {"all": len(self)}
         found = {name: part["sequences"] for name, part in self.header["splits"].items()}
         if found != sizes or self.header["splits"]["all"]["values"] != len(self.values):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.labels import parse_number
-from seqpipe.splits import SPLIT_NAMES
+from seqpipe.splits import SPLIT_NAMES, SplitRule
 
 HISTOGRAM_BINS = 48
 MOMENT_ROWS = 1024  # sequences looked at together
@@ -101,22 +101,23 @@ def moments_of_groups(
 def describe_labels(header: Mapping[str, Any]) -> str:
     """Return one line on the labels of a store."""
     column = header["input"].get("label_column")
-    if header["label_type"] == "class":
-        names = header["classes"]
+    if names := header["classes"]:
         shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:8])
         shown += ", …" if len(names) > 8 else ""
-        return f"{len(names)} classes from {column!r}: {shown}"
+        many = ", any number a record" if header["label_type"] == "multilabel" else ""
+        return f"{len(names)} classes from {column!r}{many}: {shown}"
     return f"numbers from {column!r}" if header["label_type"] == "number" else "none"
 
 
-def notes_on(header: Mapping[str, Any], label_type: str, shares: tuple[float, ...]) -> list[str]:
+def notes_on(header: Mapping[str, Any], label_type: str, rule: SplitRule) -> list[str]:
     """Return what the user should know about a new store: what was guessed, and what looks odd.
 
     Args:
         header: of the store.
         label_type: the option ``--label-type``.
-        shares: of a random split, else empty.
+        rule: how the splits were made.
     """
+    shares = rule.shares
     count, classes = header["splits"]["all"]["sequences"], header["classes"]
     notes = []
     if label_type == "auto" and header["label_type"] == "number":
@@ -134,4 +135,14 @@ def notes_on(header: Mapping[str, Any], label_type: str, shares: tuple[float, ..
         notes.append(f"{len(classes):,} classes for {count:,} records: are these labels?")
     notes += [f"the split {name!r} is empty" for name, share in zip(SPLIT_NAMES, shares, strict=False)
               if share > 0 and name not in header["splits"]]
+    alone = header["splits"]["all"].get("classes", []).count(1)
+    if rule.by == "stratified" and alone and not rule.folds:
+        first = SPLIT_NAMES[next(i for i, share in enumerate(shares) if share > 0)]
+        notes.append(f"{alone:,} {'classes have' if alone > 1 else 'class has'} one record, which went to {first}")
+    if spaced := [name for name in classes if name != name.strip() and name.strip() in classes]:
+        notes.append(f"classes that differ by white space alone: {spaced[0]!r} and {spaced[0].strip()!r}")
+    for what, number in header.get("leakage", {}).items():
+        if number:
+            stands = f"{number:,} {what} stand" if number > 1 else f"1 {what.removesuffix('s')} stands"
+            notes.append(f"{stands} in more than one split: scores will be too good; seqpipe describe can list them")
     return notes

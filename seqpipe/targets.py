@@ -32,6 +32,7 @@ class Targets:
         lengths: (N,) elements of each sequence.
         names: the classes in their order; None takes those found, and numbers where one has a fraction.
         error: makes the error of record i from a finding.
+        cut: the length at which longer sequences were cut off, their targets to be cut with them.
 
     Attributes:
         classes: names of the classes; empty for numbers.
@@ -41,8 +42,9 @@ class Targets:
         SeqpipeError: a target has not one part per element, is outside the classes, or is no number.
     """
 
-    def __init__(self, texts: Texts, lengths: np.ndarray, names: Sequence[str] | None, error: Error) -> None:
-        self._texts, self._lengths, self._error = texts, lengths, error
+    def __init__(self, texts: Texts, lengths: np.ndarray, names: Sequence[str] | None, error: Error,
+                 cut: int | None = None) -> None:
+        self._texts, self._lengths, self._error, self._cut = texts, lengths, error, cut
         self._way = self._find_way()
         kind = "class" if names is not None else choose_label_type(self._elements())
         found = dict.fromkeys(self._elements()) if kind == "class" and names is None else names or ()
@@ -79,9 +81,10 @@ class Targets:
     def _find_way(self) -> str:
         """Return how all targets are written: as the first that has more than one symbol."""
         for text, length in zip(self._texts(), self._lengths.tolist(), strict=True):
-            if len(text) > 1:
+            if len(text) > 1 and not (length == self._cut and len(text) > length):
                 return "symbols" if len(text) == length else "words" if _parse_list(text) is None else "list"
-        return "symbols"
+        text = next(iter(self._texts()), "")
+        return "list" if _parse_list(text) is not None else "words" if set(text) & set(" ,") else "symbols"
 
     def _elements(self) -> Iterator[str]:
         for elements in self._parts():
@@ -96,6 +99,8 @@ class Targets:
                 if items is None:
                     raise self._error(i, f"target {text[:60]!r} is no JSON list, as others are; correct it")
                 parts = items
+            if length == self._cut:
+                parts = parts[:length]
             if len(parts) != length:
                 raise self._error(i, f"the target has {len(parts)} {WAYS[self._way]} for the {length} elements of the "
                                      "sequence; expected one for each: correct it")

@@ -63,6 +63,10 @@ class Values:
             else:
                 yield block if block.dtype == dtype else block.astype(dtype)
 
+    def repeats(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sequences that equal an earlier one, and the first each equals."""
+        return self._spool.repeats()
+
     def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the (rows, C) features and the lengths of each ``size`` sequences."""
         return ((items.reshape(-1, self.num_channels), lengths) for items, lengths in self._spool.groups(size))

@@ -22,7 +22,7 @@ from seqpipe.locate import index_of_chunks
 from seqpipe.manifest import is_manifest
 from seqpipe.options import VerifyOptions
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of
-from seqpipe.store import Store, TextColumn
+from seqpipe.store import ListColumn, Store, TextColumn
 from seqpipe.summary import summarise_lengths
 
 STEP = 16 << 20  # bytes checked at a time; a multiple of CHECKSUM_BLOCK
@@ -193,7 +193,9 @@ def _bad_summary(store: Store) -> Iterator[str]:
     lengths, labels = store.lengths(slice(None)), store.metadata.get("label")
     selections: dict[str, Any] = {"all": slice(None), **store.splits}
     for name, rows in selections.items():
-        numbers = labels[rows] if store.classes and isinstance(labels, np.ndarray) else None
+        numbers = None
+        if store.classes and labels is not None and not isinstance(labels, TextColumn):
+            numbers = labels.numbers(rows) if isinstance(labels, ListColumn) else labels[rows]
         expected, told = summarise_lengths(lengths[rows], numbers, len(store.classes)), store.header["splits"][name]
         if len(lengths[rows]):
             # Edges come from logarithms, whose last digit differs between machines: counts by the told ones.

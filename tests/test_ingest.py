@@ -316,6 +316,7 @@ def test_header_says_how_the_input_was_read(amp_store):
     """Format, columns and sources by base name, size and digest, and no path or time."""
     header = SequenceDataset(amp_store).store.header
     assert header["input"] == {"format": "fasta", "id_column": None, "sequence_column": None, "label_column": "label",
+                               "target_column": None, "group_column": None,
                                "encoding": "utf-8", "time_column": None, "value_columns": None,
                                "on_missing": "error", "on_undecodable": "error"}
     assert [source["name"] for source in header["provenance"]["sources"]] == ["amp.fasta", "labels.tsv"]

@@ -136,7 +136,8 @@ WRONG = {
     "no such labels": (
         {"a.fa": FASTA}, ["--labels", "{}/none.csv"], "none.csv: no such file; check the path"),
     "stratified without classes": (
-        {"a.fa": FASTA}, ["--split-by", "stratified"], "--split-by stratified needs class labels; name their column"),
+        {"a.fa": FASTA}, ["--split-by", "stratified"],
+        "--split-by stratified needs class labels, and the labels are 'none'; name"),
     "no group column": (
         {"a.fa": FASTA}, ["--split-by", "group:g"],
         "a.fa:1: record 'a': there is no column 'g' for --split-by group:g"),
@@ -294,7 +295,9 @@ def test_options_choose_format_columns_and_types(tmp_path, capsys):
                        "encoding": "ascii", "seed": 7, "alphabet": "ints", "time_column": None,
                        "value_columns": None, "on_missing": "error", "on_undecodable": "error", "quality": "drop",
                        "case": "keep", "on_unknown": "error", "on_empty": "error", "min_length": 0,
-                       "max_length": None, "on_long": "error"}
+                       "max_length": None, "on_long": "error",
+                       "label_separator": ";", "target_column": None, "classes": None, "like": None,
+                       "on_unmatched": "error", "on_duplicate": "error"}
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("auto", ["1", "2"]), ("class", ["1", "2"]), ("number", [1.0, 2.0]),
@@ -379,8 +382,8 @@ def test_messages_offer_only_options_that_exist():
     """Every option that a message of the import mentions is one of preprocess."""
     root = Path(seqpipe.__file__).parent
     modules = [*(root / "readers").glob("*.py"), *(root / f"{name}.py" for name in (
-        "alphabet", "assembly", "collection", "encoding", "executors", "ingest", "intake", "labels", "records", "splits",
-        "spool", "summary", "writer"))]
+        "alphabet", "assembly", "collection", "encoding", "executors", "ingest", "intake", "labels", "likeness",
+        "records", "selection", "splits", "spool", "summary", "targets", "writer"))]
     for path in modules:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
