@@ -179,7 +179,7 @@ def test_targets_of_records_left_out_are_left_out(build):
 @pytest.mark.parametrize("spell", [str, " ".join, ",".join])
 def test_targets_are_cut_with_their_sequences(build, spell):
     """``--on-long truncate`` takes the same elements off both."""
-    rows = "".join(f'{name}\t{seq}\t{spell(target)}\n' for name, seq, target in [("a", "ACGT", "HHEE"), ("b", "C", "E")])
+    rows = "".join(f"{name}\t{seq}\t{spell(target)}\n" for name, seq, target in [("a", "ACGT", "HHEE"), ("b", "C", "E")])
     dataset, _ = build({"a.tsv": "id\tseq\tss\n" + rows}, target_column="ss", max_length=3, on_long="truncate")
     assert [target.tolist() for (target,) in columns(dataset, "target")] == [[1, 1, 0], [0]]
 
