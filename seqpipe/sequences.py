@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from seqpipe.errors import SeqpipeError
 from seqpipe.reading import Plan, Reader, ShardedPlan, ShardedReader, SplitRows, StoreReader
@@ -57,6 +58,22 @@ class Lengths:
         return np.asarray(self[:], dtype)
 
 
+class _Stackable(tuple):
+    """A sample that torch's ``default_collate`` can stack, or else learns from us why not."""
+
+
+def _stack(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> list[Any]:
+    lengths = sorted({len(sequence) for sequence, _ in samples})
+    if len(lengths) > 1:
+        raise SeqpipeError(f"torch's default_collate stacks sequences of one length only; found {lengths[0]} to "
+                           f"{lengths[-1]} elements in a batch of {len(samples)}: use seqpipe.get_dataloader, or give "
+                           "the DataLoader collate_fn=seqpipe.collate.fill")
+    return [collate(list(part), collate_fn_map=collate_fn_map) for part in zip(*samples, strict=True)]
+
+
+default_collate_fn_map[_Stackable] = _stack
+
+
 class RaggedBatch(Sequence[Sample]):
     """The samples of one batch; read on demand where they are planned.
 
@@ -69,7 +86,7 @@ class RaggedBatch(Sequence[Sample]):
         self, samples: Iterable[Sample] | None, num_classes: int | None = None, plan: Plan | ShardedPlan | None = None,
         read: Callable[[int], Sample] | None = None,
     ) -> None:
-        self._samples = None if samples is None else list(samples)
+        self._samples: list[Any] | None = None if samples is None else list(map(_Stackable, samples))
         self.num_classes, self.plan, self._read = num_classes, plan, read
 
     def __len__(self) -> int:
@@ -89,7 +106,7 @@ class RaggedBatch(Sequence[Sample]):
         """The samples as a list, read once."""
         if self._samples is None:
             assert self.plan is not None and self._read is not None
-            self._samples, self.plan = [self._read(row) for row in self.plan.rows.tolist()], None
+            self._samples, self.plan = [_Stackable(self._read(row)) for row in self.plan.rows.tolist()], None
         return self._samples
 
 

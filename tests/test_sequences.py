@@ -315,8 +315,8 @@ def test_default_collate_works_on_equal_lengths(path):
 
 
 def test_default_collate_on_unequal_lengths_is_an_error(path):
-    """torch says so; get_dataloader, or one of our collate functions, pads."""
-    with pytest.raises(RuntimeError, match="equal size"):
+    """It says what to use instead; get_dataloader, or one of our collate functions, pads."""
+    with pytest.raises(SeqpipeError, match="stacks sequences of one length only; found 1 to 7 elements"):
         next(iter(DataLoader(SequenceDataset(path), batch_size=5)))
     assert next(iter(get_dataloader(path))).sequences.shape == (5, 7)
 
