@@ -147,7 +147,11 @@ class Chunks:
             raise self._bad(k, f"inflates to {len(data)} bytes; expected {self.chunk_bytes}")
         self.num_inflated += len(data)
         if self.itemsize > 1:  # bytes of the same place in a number lie together
-            return np.frombuffer(data, "u1").reshape(self.itemsize, -1).T.reshape(-1).data
+            shuffled = np.frombuffer(data, "u1").reshape(self.itemsize, -1)
+            numbers = np.empty(shuffled.shape[::-1], "u1")
+            for i, part in enumerate(shuffled):  # a quarter of the time that a copy of the transpose takes
+                numbers[:, i] = part
+            return numbers.reshape(-1).data
         return memoryview(data)
 
     def _bad(self, k: int, finding: str) -> Exception:

@@ -152,6 +152,12 @@ def pack(content: Content, name: str, spool: Path) -> Packed:
                   checksums.array(), np.zeros((len(sizes), 2), "<u8"))
 
 
-def _shuffled(chunk: memoryview, itemsize: int) -> memoryview | bytes:
+def _shuffled(chunk: memoryview, itemsize: int) -> memoryview:
     """Return first all first bytes of the numbers, then all second ones, and so on: floats pack better so."""
-    return chunk if itemsize == 1 else np.frombuffer(chunk, "u1").reshape(-1, itemsize).T.tobytes()
+    if itemsize == 1:
+        return chunk
+    numbers = np.frombuffer(chunk, "u1").reshape(-1, itemsize)
+    shuffled = np.empty(numbers.shape[::-1], "u1")
+    for i, part in enumerate(shuffled):
+        part[:] = numbers[:, i]
+    return shuffled.reshape(-1).data
