@@ -135,6 +135,8 @@ class DescribeOptions:
     """Print JSON."""
     head: int = 0
     """Also print the first HEAD sequences."""
+    leakage: bool = False
+    """Also list identical sequences, and groups, that stand in more than one split."""
     plot: Path | None = None
     """Also draw the lengths of each split into this PNG (needs the extra "plot")."""
 
@@ -274,6 +276,8 @@ class TrainOptions:
     """Loader processes; auto is 0: a mapped store is faster without."""
     log_every: int = 50
     """Steps between two lines of metrics.jsonl."""
+    fold: int | None = None
+    """Test on fold FOLD of a store made with --folds, and train on the others."""
     subset: int | None = None
     """Train on the first SUBSET sequences of the train split only."""
     seed: int = 0
@@ -281,7 +285,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         _check_minimum(self, embedding_dim=1, hidden_dim=1, layers=1, epochs=1, max_steps=1, batch_size=1, max_tokens=1,
-                       mixing=0, log_every=1, subset=1, seed=0, num_workers=0, weight_decay=0)
+                       mixing=0, log_every=1, subset=1, fold=0, seed=0, num_workers=0, weight_decay=0)
         _check_above_zero(self, "lr", "clip", "max_time")
         if not 0 <= self.dropout < 1:
             raise OptionError(f"--dropout {self.dropout}: expected 0 <= dropout < 1")

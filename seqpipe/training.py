@@ -98,7 +98,7 @@ def train(options: TrainOptions) -> TrainResult:
 def _train(options: TrainOptions, device: torch.device) -> TrainResult:
     store, run = _open(options)
     name = choose_task(options.task, store.header, str(store.path))
-    train_set, valid_set, test_set = split_store(store, options.subset)
+    train_set, valid_set, test_set = split_store(store, options.subset, options.fold)
     task = _describe_task(name, store, train_set)
     torch.manual_seed(options.seed)
     model = SequenceRNN(_configure(task, store, options)).to(device)
