@@ -21,7 +21,6 @@ Layer 1
     spool               temporary files that become arrays
     joined              arrays end to end, read as one
     hashing             hash many strings, find those that stand twice
-    leakage             find what stands on both sides of a split
     bench_peers         the loaders people have today
     sampling            draw sequences by weight
     windows             the order in which an epoch visits the sequences
@@ -67,6 +66,7 @@ Layer 5
     merging             many stores into one file, or under one manifest
     verification        check every byte of a store
     collection          make the parts of all slices
+    leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
 Layer 6
     assembly            decide what the store holds, with all parts seen

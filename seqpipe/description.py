@@ -15,6 +15,7 @@ import numpy as np
 from seqpipe.batching import padding_share, plan_batches
 from seqpipe.chunks import Chunks
 from seqpipe.errors import OptionError, StoreError
+from seqpipe.leakage import find_leakage
 from seqpipe.options import DescribeOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
@@ -45,6 +46,8 @@ def describe(options: DescribeOptions) -> str:
         content["head"] = [_sample(store, row) for row in range(min(options.head, len(store)))]
     except ValueError as error:
         raise StoreError(f"{store.path}: damaged: {error}; run: seqpipe verify {store.path}", path=store.path) from None
+    if options.leakage:
+        content["parted"] = find_leakage(store)
     return json.dumps(content, indent=2, ensure_ascii=False) if options.json else _as_text(store, content)
 
 
@@ -155,6 +158,15 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
         lines.append(f"source    {source['name']}, {source['size']:,} bytes, SHA-256 {source['sha256'][:16]}…")
     options = {name: value for name, value in content["provenance"]["options"].items() if value is not None}
     lines.append("options   " + ", ".join(f"{name}={value}" for name, value in options.items()))
+    lines += [f"counted   {name}: {count:,}" for name, count in content["provenance"].get("counts", {}).items()]
+    if targets := content.get("target_classes"):
+        lines.append(f"targets   {len(targets):,} classes: {', '.join(targets[:8])}{', …' if len(targets) > 8 else ''}")
+    lines += [f"leakage   {count:,} {what} stand in more than one split"
+              for what, count in content.get("leakage", {}).items()]
+    for what, groups in content.get("parted", {}).items():
+        lines.append(f"parted    {len(groups):,} {what}{' (the first 100; --json lists all)' * (len(groups) > 100)}")
+        lines += ["          " + "; ".join(f"{name}: {', '.join(ids)}" for name, ids in where.items())
+                  for where in groups[:100]]
     for sample in content["head"]:
         lines.append("sample    " + ", ".join(f"{name}={value}" for name, value in sample.items()))
     text = "\n".join(lines)  # texts of the data may hold what would move a terminal's cursor

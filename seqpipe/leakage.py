@@ -5,7 +5,18 @@ Place in the flow: splits of an import -> [leakage] -> its summary; seqs.h5 -> s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
 import numpy as np
+
+from seqpipe.hashing import find_repeats, hash_strings
+from seqpipe.sharded import ShardedStore
+from seqpipe.store import Store
+
+
+STEP = 4096  # sequences hashed together
 
 
 def parted(again: np.ndarray, first: np.ndarray, splits: np.ndarray) -> np.ndarray:
@@ -16,3 +27,36 @@ def parted(again: np.ndarray, first: np.ndarray, splits: np.ndarray) -> np.ndarr
         splits: (N,) the number of each row's split.
     """
     return np.unique(first[splits[again] != splits[first]])
+
+
+def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[str]]]]:
+    """Return what stands in more than one split of a store, in the order of the store.
+
+    Returns:
+        ``sequences``, and ``groups`` where the import knew them: for each sequence or group that is
+        parted, the ids by split.
+    """
+    ids: Any = store.metadata["id"]
+    splits = {name: np.asarray(rows).astype(np.int64) for name, rows in store.splits.items()}
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *splits.values()])).tolist()
+    texts: dict[str, Callable[[int], str]] = {
+        "sequences": lambda row: blake2b(store.sequence(row).tobytes(), digest_size=16).hexdigest(),
+    }
+    if group := store.header["input"].get("group_column"):
+        texts["groups"] = lambda row: str(store.metadata[group][row])
+    found: dict[str, list[dict[str, list[str]]]] = {}
+    for what, text in texts.items():
+        keys = np.concatenate([np.empty(0, np.uint64), *(
+            hash_strings([text(row) for row in rows[first : first + STEP]]) for first in range(0, len(rows), STEP))])
+        again, first_of = find_repeats(keys, lambda i, text=text: text(rows[i]))  # type: ignore[misc]
+        members: dict[int, list[int]] = {}
+        for i, first in zip(again.tolist(), first_of.tolist(), strict=True):
+            members.setdefault(rows[first], [rows[first]]).append(rows[i])
+        found[what] = []
+        for _, same in sorted(members.items()):
+            where = {name: [str(ids[row]) for row in np.intersect1d(same, inside).tolist()]
+                     for name, inside in splits.items()}
+            where = {name: names for name, names in where.items() if names}
+            if len(where) > 1:
+                found[what].append(where)
+    return found

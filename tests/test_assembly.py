@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqpipe import slices
+from seqpipe.description import describe
 from seqpipe.errors import OptionError, RawFormatError, SeqpipeError
 from seqpipe.hashing import hash_strings
 from seqpipe.ingest import preprocess
-from seqpipe.options import PreprocessOptions, VerifyOptions
+from seqpipe.options import DescribeOptions, PreprocessOptions, VerifyOptions
 from seqpipe.selection import rename
 from seqpipe.sequences import SequenceDataset
 from seqpipe.verification import verify
@@ -179,7 +180,7 @@ def test_targets_of_records_left_out_are_left_out(build):
 @pytest.mark.parametrize("spell", [str, " ".join, ",".join])
 def test_targets_are_cut_with_their_sequences(build, spell):
     """``--on-long truncate`` takes the same elements off both."""
-    rows = "".join(f"{name}\t{seq}\t{spell(target)}\n" for name, seq, target in [("a", "ACGT", "HHEE"), ("b", "C", "E")])
+    rows = f"a\tACGT\t{spell('HHEE')}\nb\tC\t{spell('E')}\n"
     dataset, _ = build({"a.tsv": "id\tseq\tss\n" + rows}, target_column="ss", max_length=3, on_long="truncate")
     assert [target.tolist() for (target,) in columns(dataset, "target")] == [[1, 1, 0], [0]]
 
@@ -240,6 +241,18 @@ def test_groups_on_both_sides_of_a_split_are_counted(build):
     assert "1 group stands in more than one split" in str(summary)
     with pytest.raises(RawFormatError, match="a.csv:2: record 'a': column 'p': the group is empty"):
         build({"a.csv": "id,seq,p\na,A,\n"}, split="0.5,0.5", split_by="group:p")
+
+
+def test_describe_lists_what_is_parted(build):
+    """Ids by split of each sequence, and of each group, that stands in more than one."""
+    rows = "a,ACGT,train,g\nb,ACGT,test,g\nc,GG,train,h\nd,GG,train,i\ne,ACGT,test,h\n"
+    dataset, _ = build({"a.csv": "id,seq,s,p\n" + rows}, split="column:s", split_by="group:p")
+    options = DescribeOptions(store=dataset.store.path, leakage=True, json=True)
+    assert json.loads(describe(options))["parted"] == {
+        "sequences": [{"train": ["a"], "test": ["b", "e"]}],
+        "groups": [{"train": ["a"], "test": ["b"]}, {"train": ["c"], "test": ["e"]}]}
+    text = describe(DescribeOptions(store=dataset.store.path, leakage=True))
+    assert "parted    1 sequences\n          train: a; test: b, e" in text
 
 
 @settings(deadline=None, max_examples=30)
