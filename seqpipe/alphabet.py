@@ -38,7 +38,15 @@ NAMED_SYMBOLS = {
 
 
 class UnknownSymbol(ValueError):
-    """A symbol is not in an alphabet."""
+    """A symbol is not in an alphabet.
+
+    Attributes:
+        position: of the symbol in its sequence, 0-based.
+    """
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,7 @@ class Alphabet:
             position = int(np.argmax(values > self.num_tokens - 2))
             raise UnknownSymbol(
                 f"value {values[position]} at position {position} (0-based) is not in the alphabet, "
-                f"which holds 0 <= value < {self.num_tokens - 1}"
+                f"which holds 0 <= value < {self.num_tokens - 1}", position
             )
         return (values + 1).astype(self.dtype)
 
@@ -225,7 +233,7 @@ class Alphabet:
         shown = self.symbols if len(self.symbols) <= 40 else f"{len(self.symbols)} symbols"
         raise UnknownSymbol(
             f"symbol {sequence[position]!r} at position {position} (0-based) is not in "
-            f"alphabet {self.name!r} ({shown})"
+            f"alphabet {self.name!r} ({shown})", position
         )
 
 

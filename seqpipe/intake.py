@@ -26,6 +26,7 @@ from seqpipe.options import PreprocessOptions
 from seqpipe.parts import STATE, Part
 from seqpipe.readers import name_record, no_record, read_records
 from seqpipe.readers.blocks import Columns, gather, read_blocks
+from seqpipe.readers.fastx import line_of_symbol
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.slices import Slice
@@ -196,10 +197,12 @@ class Intake:
     Args:
         folder: an empty one, for the spools.
         plan: with a layout.
+        format: of the file.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, format: str) -> None:
         assert plan.layout is not None
+        self._format = format
         self._plan, self._layout = plan, plan.layout
         self._spools = Spools(folder)
         self._encoder = new_encoder(self._spools, plan.options, is_text=self._layout.is_text,
@@ -324,6 +327,9 @@ class Intake:
             if options.on_unknown == "skip" and isinstance(error, UnknownSymbol):
                 self._skip("a symbol is not in the alphabet")
                 return None
+            if isinstance(error, UnknownSymbol) and self._format in ("fasta", "fastq"):
+                with self._plan.open(Slice(record.path, self._format)) as raw:
+                    line = line_of_symbol(raw, record, error.position, comments=self._format == "fasta")
             raise record.error(f"{error}; {encoder.remedy}", line=line) from None
 
     def _skip(self, reason: str) -> None:
@@ -348,7 +354,7 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp")
     temporary.mkdir()
     try:
-        intake = Intake(temporary, plan)
+        intake = Intake(temporary, plan, slice.format)
         alone = slice.start == 0 and slice.end is None
         with plan.open(slice, line) as raw:
             if slice.in_blocks(plan.options.encoding):

@@ -22,8 +22,14 @@ TABLE = "id,seq,label,fold\na,ACGT,x,train\nb,GG,y,test\n"
 WRONG = {
     "unknown symbol": (
         {"a.fa": ">a\nAC\nGJ\n"}, ["--alphabet", "dna"],
-        "a.fa:2: record 'a': symbol 'J' at position 3 (0-based) is not in alphabet 'dna' (ACGTN); correct "
+        "a.fa:3: record 'a': symbol 'J' at position 3 (0-based) is not in alphabet 'dna' (ACGTN); correct "
         "the record, or choose another --alphabet"),
+    "unknown symbol in a wrapped sequence": (
+        {"a.fa": "\n>b\nA\n>a\n\n AC\n;J\n\nG\nTTJ\n>c\nA\n"}, ["--alphabet", "dna"],
+        "a.fa:10: record 'a': symbol 'J' at position 5 (0-based)"),
+    "unknown symbol in a wrapped FASTQ": (
+        {"a.fq": "@a\nAC\n\nGJ\n+\nIIII\n"}, ["--alphabet", "dna"],
+        "a.fq:4: record 'a': symbol 'J' at position 3 (0-based)"),
     "duplicate id in a file": (
         {"a.fa": ">a\nA\n>b\nC\n>a x\nG\n>b\nC\n"}, [],
         "a.fa:5: record 'a': the id was given before, at {}/a.fa:1; ids must be unique: rename"),

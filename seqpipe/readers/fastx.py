@@ -160,3 +160,21 @@ def _not_letters(record: Record, raw: RawFile, part: str) -> Exception:
         "expected its letters only: take it out, or put what follows on a line of its own",
         line=raw.line,
     )
+
+
+def line_of_symbol(raw: RawFile, record: Record, position: int, *, comments: bool) -> int:
+    """Return the line in which a symbol of a wrapped sequence stands.
+
+    Args:
+        raw: the record's file, opened again.
+        record: a record of the file.
+        position: of the symbol in the sequence, 0-based.
+        comments: whether lines that start with ";" are none of the sequence, as in FASTA.
+    """
+    for line in raw.lines():
+        part = line.strip(_BLANKS)
+        if raw.line >= record.sequence_line and not (comments and line.startswith(";")):
+            if position < len(part):
+                break
+            position -= len(part)
+    return raw.line
