@@ -42,7 +42,7 @@ def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> 
     if "moments" in first:
         joint["moments"] = _joint_moments(headers)
     joint["provenance"] = _joint_provenance([header["provenance"] for header in headers])
-    return {key: joint[key] for key in first if key in joint}  # in the order of an import
+    return joint
 
 
 def disagreement(first: str, second: str, what: str, one: Any, other: Any, remedy: str = _LIKE) -> StoreError:

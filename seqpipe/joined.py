@@ -126,6 +126,10 @@ class JoinedTexts:
         k, local = locate_part(self.bounds, i)
         return self._fetch(k)[local]
 
+    def __iter__(self) -> Iterator[Any]:
+        for part in self.parts():
+            yield from (part[i] for i in range(len(part)))
+
     def parts(self) -> list[Any]:
         """Return all columns."""
         return [self._fetch(k) for k in range(len(self.bounds) - 1)]

@@ -9,20 +9,28 @@ classes of all sequences) and one hash an id is held in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from seqpipe.errors import OptionError
+from seqpipe.hashing import find_repeats, hash_strings, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
+from seqpipe.leakage import parted
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of, shard_paths
 from seqpipe.summary import channel_moments
 from seqpipe.writer import Content, write_store
+
+
+# Of a header's keys: merged stores have the bytes that one import has.
+ORDER = ("kind", "encoding", "label_type", "classes", "channels", "columns", "splits", "writing", "input",
+         "target_classes", "leakage", "moments", "provenance")
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,9 @@ def merge(options: MergeOptions) -> MergeSummary:
         rows: Any = store.splits.get("train", np.arange(len(store)))
         values, offsets = cast(np.ndarray, store.values), cast(np.ndarray, store.offsets)
         header["moments"] = channel_moments(values, offsets, rows)
+    if len(store.splits) > 1:
+        header["leakage"] = count_leakage(store)
+    header = {key: header[key] for key in ORDER if key in header}
     with working_folder(options.out) as folder:
         write_store(options.out, joined_contents(store), header, folder=folder, overwrite=options.overwrite,
                     compression=options.compression)
@@ -95,6 +106,26 @@ def _write_manifest(paths: list[Path], out: Path, *, overwrite: bool) -> MergeSu
 
 def _summary(out: Path, store: ShardedStore) -> MergeSummary:
     return MergeSummary(out, len(store.manifest.shards), len(store), len(store.values))
+
+
+def count_leakage(store: ShardedStore) -> dict[str, int]:
+    """Return how many sequences, and where groups are known how many groups, stand in more than one split."""
+    shards = [store.shard(k) for k in range(len(store.manifest.shards))]
+    splits = np.full(len(store), len(store.splits))
+    for number, name in enumerate(store.splits):
+        splits[store.split_rows(name).astype(np.int64)] = number
+    keys = [sample_hashes(np.asarray(shard.values), shard.offsets) for shard in shards]
+    again, first = find_repeats(np.concatenate(keys), lambda row: _digest(store.sequence(row)))
+    counts = {"sequences": len(parted(again, first, splits))}
+    told = store.header["input"]
+    if group := told.get("group_column"):
+        texts = [str(text) for text in store.metadata["label" if group == told["label_column"] else group]]
+        counts["groups"] = len(parted(*find_repeats(hash_strings(texts), lambda row: texts[row]), splits))
+    return counts
+
+
+def _digest(sequence: np.ndarray) -> bytes:
+    return blake2b(sequence.tobytes(), digest_size=16).digest()
 
 
 def joined_contents(store: ShardedStore) -> dict[str, Content]:
