@@ -28,6 +28,8 @@ from seqpipe.transforms import Sample
 transport.register()  # a loader process that collates sends batches
 
 Collate = Callable[..., Batch]
+TORCH_TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32",
+               "float64", "complex64", "complex128")
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]
 
 
@@ -191,6 +193,9 @@ def multi_hot(numbers: np.ndarray, counts: Sequence[int] | np.ndarray, num_class
 def _plain_arrays(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Return the arrays in C order and native bytes, as torch needs them; refuse a mixture of types."""
     dtype, shape = arrays[0].dtype, arrays[0].shape[1:]
+    if dtype.name not in TORCH_TYPES:
+        raise ValueError(f"{name!r} of sample 0 of the batch is {dtype.name}, which torch lacks; expected one of "
+                         f"{', '.join(TORCH_TYPES)}")
     for i, array in enumerate(arrays):
         if array.dtype != dtype or array.shape[1:] != shape:
             raise ValueError(
@@ -199,7 +204,9 @@ def _plain_arrays(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
             )
         if not array.flags.carray:  # reversed, in another order, or read-only
             arrays[i] = array.copy(order="C")
-    return arrays if dtype.isnative else [array.astype(dtype.newbyteorder("=")) for array in arrays]
+    # One of the C types of a width is the one torch knows: longlong may be another int64 than long.
+    native = np.dtype(dtype.name)
+    return arrays if dtype.char == native.char and dtype.isnative else [array.astype(native) for array in arrays]
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -1,0 +1,64 @@
+"""The README's examples run, and what a torch user learns first holds for every case of its kind."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seqpipe.collate import PADDINGS
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def section_code(*titles):
+    """Return the indented lines of sections of the README, as one script."""
+    text = README.read_text(encoding="utf-8")
+    parts = [re.split(r"\n##+ ", text.split(f"### {title}\n", 1)[1], maxsplit=1)[0] for title in titles]
+    return "\n".join(line[4:] for part in parts for line in part.splitlines() if line.startswith("    ") or not line)
+
+
+def test_the_examples_run(amp_store, tmp_path, monkeypatch):
+    """One after another, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    os.symlink(amp_store, tmp_path / "amp.h5")
+    code = section_code("Resume, ranks, transforms", "What every torch user learns first")
+    assert code.count("assert") >= 5
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+
+
+KNOWN = {"bool": torch.bool, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
+         "int64": torch.int64, "uint16": torch.uint16, "uint32": torch.uint32, "uint64": torch.uint64,
+         "float16": torch.float16, "float32": torch.float32, "float64": torch.float64, "complex64": torch.complex64,
+         "complex128": torch.complex128}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("code", "?bBhHiIlLqQefdgFDG")
+def test_every_numeric_type_becomes_torchs_or_is_refused_by_name(code, padding):
+    """From samples to a batch, by each collate function."""
+    dtype = np.dtype(code)
+    samples = [(np.ones(n, dtype), {"index": n}) for n in (2, 3)]
+    if dtype.name in KNOWN:
+        assert PADDINGS[padding](samples).sequences.dtype == KNOWN[dtype.name]
+    else:
+        with pytest.raises((TypeError, ValueError), match=dtype.name):
+            PADDINGS[padding](samples)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("make", [
+    lambda a: a[::-1].copy()[::-1], lambda a: np.asfortranarray(a), lambda a: a.astype(a.dtype.newbyteorder(">")),
+    lambda a: np.lib.stride_tricks.as_strided(a, writeable=False), lambda a: np.repeat(a, 2, axis=0)[::2],
+], ids=["reversed", "fortran", "big-endian", "read-only", "strided"])
+def test_arrays_of_any_layout_collate_to_the_same(make, padding):
+    """What a transform may return, with features and with tokens."""
+    rng = np.random.default_rng(0)
+    for arrays in ([rng.normal(size=(n, 3)).astype(np.float32) for n in (4, 2)], [np.arange(n) for n in (4, 2)]):
+        plain = PADDINGS[padding]([(array, {"index": 0}) for array in arrays])
+        found = PADDINGS[padding]([(make(array), {"index": 0}) for array in arrays])
+        assert torch.equal(plain.sequences, found.sequences) and plain.sequences.dtype == found.sequences.dtype
