@@ -61,7 +61,7 @@ def collect_all(
 
     Args:
         slices: in the order of the input; those of one file next to each other.
-        plan: without a layout.
+        plan: with a layout, or without: then the first record makes it.
         folder: for the parts; may hold some of them.
         progress: called with numbers of bytes read.
         executor: runs the jobs; None runs them here, one after the other.
@@ -69,7 +69,8 @@ def collect_all(
     Raises:
         RawFormatError: a record is not allowed, or breaks its format; the first one in the input.
     """
-    plan = replace(plan, layout=lay_out(look_ahead(slices[0], plan)[0], plan))
+    if plan.layout is None:
+        plan = replace(plan, layout=lay_out(look_ahead(slices[0], plan)[0], plan))
     jobs = _jobs(slices, plan, folder)
     ticks = Ticks(folder, len(jobs), progress)
     missing = [job for job in jobs if not _is_there(job)]

@@ -29,15 +29,15 @@ from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.executors import open_executor
 from seqpipe.inputs import STDIN, raw_files
-from seqpipe.intake import Plan, find_record, slice_of
-from seqpipe.likeness import read_given
+from seqpipe.intake import Plan, count_records, find_label_column, find_record, lay_out, look_ahead, slice_of
+from seqpipe.likeness import Given, read_given
 from seqpipe.options import PreprocessOptions
 from seqpipe.publish import check_output, parts_folder, writing
 from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
 from seqpipe.selection import Selection
-from seqpipe.slices import SLICE_BYTES, Slice, cut
+from seqpipe.slices import SLICE_BYTES, Slice, cut, share_of
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
@@ -102,14 +102,21 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
     slices = _look_at(options, rule)
     formats = [slice.format for slice in slices if not slice.start]
     table = read_labels(options.labels, options.encoding) if options.labels else {}
-    stamps = [_stamp(path) for path in sources]
-    total = sum(path.stat().st_size for path in options.raw)
     plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]), alphabet=given.alphabet,
                 num_channels=given.num_channels)
+    if options.shard is not None:
+        plan = _check_shard(plan, slices, given)
+        slices = share_of(slices, options.shard)
+        mine = {slice.path for slice in slices}
+        sources = [path for path in sources if path in mine or path not in options.raw]
+    stamps = [_stamp(path) for path in sources]
+    total = sum((slice.end or slice.path.stat().st_size) - slice.start for slice in slices)
     with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
         with open_executor(options.workers, options.executor) as executor:
             plan, parts = collect_all(slices, plan, folder, bar.update, executor)
+        if slices[0].start and not parts[0].state["ids"]:
+            parts[0].state["before"] = count_records(replace(slices[0], start=0, end=slices[0].start), plan)
         further = folder / "assembly"
         further.mkdir()
         selection = Selection(parts, options, table, lambda part, number: find_record(slice_of(part), plan, number),
@@ -117,6 +124,8 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         contents, header = assemble(selection, options, rule, given, formats)
         counts = sum((Counter(part.state["counts"]) for part in parts), selection.counts)
         header["provenance"] = _provenance(options, sources) | {"counts": dict(sorted(counts.items()))}
+        if options.shard is not None:
+            header["provenance"]["shard"] = options.shard
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
@@ -125,6 +134,28 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
                     compression=options.compression)
     notes = notes_on(header, options.label_type, rule)
     return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
+
+
+def _check_shard(plan: Plan, slices: list[Slice], given: Given) -> Plan:
+    """Return the plan with the layout that the first record of the whole input makes.
+
+    Raises:
+        OptionError: the shards' stores could differ in what one store has once.
+    """
+    options = plan.options
+    layout = lay_out(look_ahead(slices[0], plan)[0], plan)
+    if not layout.num_channels and given.alphabet is None and fixed_alphabet(options.alphabet) is None:
+        raise OptionError(f"--shard {options.shard}: --alphabet {options.alphabet} depends on all records, and a shard "
+                          "sees its own; name a fixed one (dna, rna, iupac, protein, bytes or a file), or a "
+                          "store with --like")
+    label = find_label_column(options, [*layout.columns, *plan.joined])
+    if label is not None and options.label_type not in ("number", "none") and given.label_type is None:
+        raise OptionError(f"--shard {options.shard}: the classes in {label!r} are numbered by all records, and a shard "
+                          "sees its own; name them with --classes or --like, or use --label-type none or number")
+    if options.split_by == "stratified":
+        raise OptionError(f"--shard {options.shard}: --split-by stratified needs all records; use random or "
+                          "group:COLUMN")
+    return replace(plan, layout=layout)
 
 
 @contextmanager

@@ -416,6 +416,12 @@ def slice_of(part: Part) -> Slice:
     return Slice(Path(state["path"]), state["format"], state["start"], state["end"])
 
 
+def count_records(slice: Slice, plan: Plan) -> int:
+    """Return the number of records of a slice."""
+    with plan.open(slice) as raw:
+        return sum(1 for _ in read_records(raw, slice.format, plan.choice(), may_be_empty=True))
+
+
 def find_record(slice: Slice, plan: Plan, number: int) -> Record:
     """Return the ``number``-th record (from 1) of a slice again, to name its place."""
     with plan.open(slice, slice.lines_before()) as raw:

@@ -105,6 +105,8 @@ class PreprocessOptions:
     """Processes that read; the store is the same for any number."""
     executor: str | None = None
     """Read on a cluster instead: dask://HOST:PORT of a scheduler whose workers see the same files (extra "dask")."""
+    shard: str | None = None
+    """Import only the I-th of N contiguous shares of the input, I/N from 1/N to N/N; seqpipe merge joins the stores."""
     resume: bool = False
     """Go on where an import of the same files with the same options was killed."""
     compression: Literal["none", "gzip"] = "none"

@@ -109,7 +109,7 @@ class Selection:
         number, path = 0, ""
         for position, part in enumerate(self.parts):
             if part.state["path"] != path:
-                number, path = 0, part.state["path"]
+                number, path = part.state.get("before", 0), part.state["path"]
             if not part.state["ids"]:
                 stem, spool = record_stem(Path(path)), spools.new_ragged(f"id{position}")
                 for n in (part.numbers() + number).tolist():
@@ -137,7 +137,7 @@ class Selection:
                 row += 1
             for k, spool in enumerate(joined, start=len(part.state["columns"])):
                 _adopt(part, f"column{k}", spool)
-        spare = [name for name in self._table if name not in used]
+        spare = [name for name in self._table if name not in used and self._options.shard is None]
         if self._options.on_unmatched == "error" and (unmatched or spare):
             raise self._unmatched(unmatched, spare)
         self._leave_out(unmatched, "records without a row in the table of --labels left out")

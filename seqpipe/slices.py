@@ -12,9 +12,11 @@ from __future__ import annotations
 import codecs
 import mmap
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seqpipe.errors import OptionError
 from seqpipe.readers.raw import RawFile
 
 SLICE_BYTES = 1 << 25
@@ -85,6 +87,22 @@ def cut(raw: RawFile, format: str) -> list[Slice]:
                         break
                     starts.append(match.end())
     return [Slice(raw.path, format, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def share_of(slices: Sequence[Slice], shard: str) -> list[Slice]:
+    """Return the contiguous share of the slices that ``--shard I/N`` names.
+
+    Raises:
+        OptionError: it is no share, or the input is cut into fewer slices.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise OptionError(f"--shard {shard}: expected I/N with 1 <= I <= N, such as 1/3")
+    if count > len(slices):
+        raise OptionError(f"--shard {shard}: this input is read in {len(slices)} pieces (files, or {SLICE_BYTES >> 20} "
+                          f"MiB of a large one); take at most {len(slices)} shards")
+    return list(slices[(number - 1) * len(slices) // count : number * len(slices) // count])
 
 
 def has_ascii(encoding: str) -> bool:
