@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from scripts.preprocess import main
 from seqpipe.options import VerifyOptions
 from seqpipe.sequences import SequenceDataset
@@ -31,7 +33,8 @@ def contents(out, split=None):
     for tokens, metadata in dataset:
         sequence = tokens.tolist() if dataset.channels else dataset.decode(tokens)
         if dataset.classes:
-            metadata["label"] = dataset.classes[metadata["label"]]
+            label = metadata["label"]
+            metadata["label"] = dataset.classes[label] if np.ndim(label) == 0 else [dataset.classes[k] for k in label]
         records[metadata["id"]] = sequence, {k: v for k, v in metadata.items() if k not in ("id", "index")}
     assert len(records) == len(dataset)
     return records

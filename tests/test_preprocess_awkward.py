@@ -15,10 +15,6 @@ from tests.importing import contents, refused, run
 from tests.raw_files import AWKWARD
 
 CASES = {case["id"]: case for case in json.loads((AWKWARD / "cases.json").read_text("utf-8"))}
-# What belongs to the import of further kinds of data, and what it needs.
-LATER = {
-    "label-multi": "--label-type multilabel and --label-separator",
-}
 
 
 def prepare(case, folder):
@@ -45,6 +41,8 @@ def prepare(case, folder):
     chosen = {"--labels": files[1] if "labels" in options else None, "--id-column": options.get("id"),
               "--sequence-column": sequence, "--label-column": options.get("label"),
               "--format": options.get("format")}
+    if "label_separator" in options:
+        chosen |= {"--label-type": "multilabel", "--label-separator": options["label_separator"]}
     if case["format"] == "csv-long":
         chosen |= {"--time-column": options["time"], "--value-columns": ",".join(options["values"]),
                    "--sequence-column": None}
@@ -52,7 +50,7 @@ def prepare(case, folder):
             "--split", "none"]
 
 
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "accept" and n not in LATER])
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "accept"])
 def test_awkward_inputs_are_imported_as_they_stand(tmp_path, capsys, name):
     """Ids, sequences and labels of every odd but right file arrive, in its order."""
     case, out = CASES[name], tmp_path / "x.h5"
@@ -83,7 +81,7 @@ def test_awkward_inputs_are_imported_as_they_stand(tmp_path, capsys, name):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "over an old store"])
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "reject" and n not in LATER])
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case["expect"] == "reject"])
 def test_awkward_inputs_are_refused_without_a_trace(tmp_path, capsys, name, old):
     """File, line and a telling word are in the one message; there is no output, or the old one untouched."""
     case, out = CASES[name], tmp_path / "out" / "x.h5"
