@@ -278,3 +278,12 @@ def test_tracks_and_channels_that_do_not_fit_are_refused(
     """By file, line and id."""
     with pytest.raises(RawFormatError, match=rf"a.jsonl:1: record 'a': .*{message}"):
         make_store("a.jsonl", f'{{"id": "a", {entry}}}\n', **options)
+
+
+def test_several_labels_and_targets_survive_a_round_trip(make_store: Callable[..., Path]) -> None:
+    """Sets of classes, empty ones among them and names with separators in them; one class per element."""
+    entries = [{"id": f"a{i}", "sequence": "ACGT"[: 1 + i % 4], "label": [["x", "y;z"], ["x"], [], ["q"]][i % 4],
+                "target": ["h", "e", "h", "e"][: 1 + i % 4], "split": ("train", "test")[i % 2]} for i in range(8)]
+    store = make_store("a.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries), alphabet="dna",
+                       label_type="multilabel", target_column="target", split="column:split")
+    assert content(round_trip(store, "jsonl")) == content(store)
