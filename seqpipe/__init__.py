@@ -63,12 +63,12 @@ Layer 4
 Layer 5
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
-    merging             many stores into one file, or under one manifest
     verification        check every byte of a store
     collection          make the parts of all slices
     leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
 Layer 6
+    merging             many stores into one file, or under one manifest
     assembly            decide what the store holds, with all parts seen
     collate             pad the samples of a batch, three ways
     loader              a DataLoader that knows where each batch stands
