@@ -139,6 +139,9 @@ def choose_task(requested: str, header: Mapping[str, Any], place: str) -> str:
         OptionError: the store has not what the task needs.
     """
     label_type, kind, classes = header["label_type"], header["kind"], header["classes"]
+    if requested == "auto" and label_type == "multilabel":
+        raise OptionError(f"{place}: train has no task yet for labels of several classes; use --task lm, which needs "
+                          "no labels, or get_dataloader and a loss of your own")
     if requested == "auto":
         requested = {"class": "classify", "number": "regress"}.get(label_type, "lm")
     if requested == "classify" and label_type != "class":

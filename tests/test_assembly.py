@@ -14,9 +14,11 @@ from seqpipe.description import describe
 from seqpipe.errors import OptionError, RawFormatError, SeqpipeError
 from seqpipe.hashing import hash_strings
 from seqpipe.ingest import preprocess
-from seqpipe.options import DescribeOptions, PreprocessOptions, VerifyOptions
+from seqpipe.loading import get_dataloader
+from seqpipe.options import DescribeOptions, PreprocessOptions, TrainOptions, VerifyOptions
 from seqpipe.selection import rename
 from seqpipe.sequences import SequenceDataset
+from seqpipe.training import train
 from seqpipe.verification import verify
 
 
@@ -122,6 +124,15 @@ def test_labels_of_several_classes(build):
     assert [label.tolist() for (label,) in columns(dataset, "label")] == [[0, 1], [], [2], [0, 2]]
     assert summary.header["splits"]["all"]["classes"] == [2, 1, 2]
     assert "multilabel" in summary.header["label_type"] and "3 classes" in str(summary)
+
+
+def test_batches_hold_several_classes_and_train_says_it_cannot(build):
+    """(B, K) float32 of ones and zeros; ``train`` names what it has no task for."""
+    dataset, _ = build({"a.csv": "id,seq,label\na,AC,x;y\nb,GG,\nc,A,z\n"}, label_type="multilabel")
+    batch = next(iter(get_dataloader(dataset.store.path, batch_size=3)))
+    assert batch.labels.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    with pytest.raises(OptionError, match="no task yet for labels of several classes; use --task lm"):
+        train(TrainOptions(data=dataset.store.path, out=dataset.store.path.parent / "run"))
 
 
 def test_labels_of_several_classes_as_json_lists(build):
