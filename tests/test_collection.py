@@ -109,7 +109,7 @@ def test_the_first_bad_record_of_the_input_is_named_with_its_line(tmp_path, smal
     with pytest.raises(RawFormatError) as found:
         imported(raw, tmp_path / "x.h5", alphabet="dna", workers=workers)
     record = max(number for number, line in enumerate(lines[: bad[0]]) if line.startswith(">"))
-    assert f"a.fa:{record + 2}: record '{lines[record][1:].split()[0]}': symbol '!'" in str(found.value)
+    assert f"a.fa:{bad[0] + 1}: record '{lines[record][1:].split()[0]}': symbol '!'" in str(found.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fa"]
 
 
