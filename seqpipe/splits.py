@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from seqpipe.errors import OptionError
-from seqpipe.hashing import fractions, hash_strings
+from seqpipe.hashing import fractions
 
 SPLIT_NAMES = ("train", "valid", "test")
 ALIASES = {"val": "valid", "dev": "valid", "validation": "valid", "training": "train", "testing": "test"}
@@ -50,24 +50,6 @@ class SplitRule:
     def names(self) -> tuple[str, ...]:
         """The splits of a random rule, by number."""
         return tuple(f"fold{k}" for k in range(self.folds)) if self.folds else SPLIT_NAMES[: len(self.shares)]
-
-    def split_of(self, record_id: str, file_name: str, columns: dict[str, str]) -> str | None:
-        """Return the split of one record where it does not depend on others, None for ``none``.
-
-        Args:
-            record_id: its id in the store.
-            file_name: base name of the file it came from.
-            columns: its columns, those of a joined table among them.
-
-        Raises:
-            ValueError: the column or the file's name holds no name of a split.
-        """
-        if self.kind == "random":
-            hashes = hash_strings([columns[self.group] if self.group else record_id], seed=self.seed)
-            return self.names[int(draw_by_hash(self, hashes)[0])]
-        if self.kind == "column":
-            return split_name(columns[self.column])
-        return split_of_file(file_name) if self.kind == "file" else None
 
 
 def parse_split(option: str, seed: int, *, by: str = "random", folds: int = 0) -> SplitRule:
