@@ -5,6 +5,7 @@ Place in the flow: headers of stores -> [agreement] -> sharded, merging.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,11 +85,17 @@ def _joint_input(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _joint_provenance(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return all sources, each once, the options that all were imported with, and the sums of what was counted."""
-    sources: list[Any] = []
     counts: Counter[str] = Counter()
     for part in parts:
-        sources += [source for source in part["sources"] if source not in sources]
         counts.update(part.get("counts", {}))
+    # Tables of labels and the like stand behind the raw files, and are the same of all shards.
+    backwards = zip(*(reversed(part["sources"]) for part in parts))
+    num_common = sum(1 for _ in itertools.takewhile(lambda found: all(one == found[0] for one in found), backwards))
+    sources: list[Any] = []
+    for part in parts:
+        sources += [source for source in part["sources"][: len(part["sources"]) - num_common] if source not in sources]
+    common = parts[0]["sources"][len(parts[0]["sources"]) - num_common :]
+    sources += [source for source in common if source not in sources]
     options = {name: value for name, value in parts[0]["options"].items()
                if all(name in part["options"] and part["options"][name] == value for part in parts)}
     joint = {"sources": sources, "options": options, "counts": dict(sorted(counts.items()))}

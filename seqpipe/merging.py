@@ -8,6 +8,7 @@ classes of all sequences) and one hash an id is held in memory.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, StoreError
 from seqpipe.hashing import find_repeats, hash_strings, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
@@ -24,6 +25,7 @@ from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of, shard_paths
+from seqpipe.store import Store
 from seqpipe.summary import channel_moments
 from seqpipe.writer import Content, write_store
 
@@ -55,6 +57,7 @@ def merge(options: MergeOptions) -> MergeSummary:
     """
     paths = shard_paths(options.stores)
     check_output(options.out, options.overwrite, [*paths, *options.stores])
+    paths = in_order(paths)
     if is_manifest(options.out):
         return _write_manifest(paths, options.out, overwrite=options.overwrite)
     store = ShardedStore(paths, mixed=True)
@@ -71,6 +74,29 @@ def merge(options: MergeOptions) -> MergeSummary:
         write_store(options.out, joined_contents(store), header, folder=folder, overwrite=options.overwrite,
                     compression=options.compression)
     return _summary(options.out, store)
+
+
+def in_order(paths: list[Path]) -> list[Path]:
+    """Return stores in the order of their rows: as given, or where ``--shard i/N`` made all of them, by that.
+
+    Raises:
+        StoreError: a shard of such an import is missing, or there twice.
+    """
+    provenances = [Store(path).header["provenance"] for path in paths]
+    numbers = [tuple(map(int, re.findall("[0-9]{1,18}", str(part.get("shard"))))) for part in provenances]
+    if any(len(number) != 2 or number[1] != numbers[0][1] for number in numbers) or any(
+            part["options"] != provenances[0]["options"] for part in provenances):
+        return paths
+    by_number: dict[int, Path] = {}
+    for (number, _), path in zip(numbers, paths, strict=True):
+        if number in by_number:
+            raise StoreError(f"{path}: shard {number}, as is {by_number[number]}; give every shard once", path=path)
+        by_number[number] = path
+    count = numbers[0][1]
+    if missing := [number for number in range(1, count + 1) if number not in by_number]:
+        raise StoreError(f"{paths[0]}: one of {count} shards of an import, and shard {missing[0]}/{count} is not among "
+                         "the stores given; give all of them, or make it with preprocess --shard", path=paths[0])
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def append(options: AppendOptions) -> MergeSummary:

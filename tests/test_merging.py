@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 from seqpipe import writer
 from seqpipe.cli import main
 from seqpipe.errors import OptionError, StoreError
+from seqpipe.ingest import preprocess
 from seqpipe.layout import CHECKSUM_BLOCK, num_blocks
 from seqpipe.manifest import read_manifest
 from seqpipe.merging import append, joined_contents, merge
-from seqpipe.options import AppendOptions, MergeOptions, VerifyOptions
+from seqpipe.options import AppendOptions, MergeOptions, PreprocessOptions, VerifyOptions
 from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
 from seqpipe.verification import verify
@@ -297,3 +298,27 @@ def test_a_killed_merge_leaves_no_half_store(make_store: Make, tmp_path: Path) -
     out.unlink(missing_ok=True)
     merge(MergeOptions(stores=tuple(parts), out=out))
     assert out.read_bytes() == whole and not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_shards_of_an_import_merge_to_its_bytes(make_store: Make, tmp_path: Path) -> None:
+    """In any order on the command line; a shard that is missing, or there twice, is named."""
+    raw = [tmp_path / f"p{k}.csv" for k in range(3)]
+    for k, path in enumerate(raw):
+        path.write_text(COLUMNS + "".join(rows(40, k)))
+    (tmp_path / "classes").write_text("x\ny\nz\n")
+
+    def load(out: str, **options: str) -> Path:
+        preprocess(PreprocessOptions(raw=tuple(raw), out=tmp_path / out, alphabet="dna", classes=tmp_path / "classes",
+                                     split="column:split", **options))  # type: ignore[arg-type]
+        return tmp_path / out
+
+    whole = load("whole.h5").read_bytes()
+    shards = [load(f"s{k}.h5", shard=f"{k}/3") for k in (1, 2, 3)]
+    for order in ((0, 1, 2), (2, 0, 1)):
+        out = tmp_path / "merged.h5"
+        merge(MergeOptions(stores=tuple(shards[k] for k in order), out=out, overwrite=True))
+        assert out.read_bytes() == whole
+    with pytest.raises(StoreError, match=r"one of 3 shards of an import, and shard 2/3 is not among the stores given"):
+        merge(MergeOptions(stores=(shards[2], shards[0]), out=tmp_path / "m.seqpipe.json"))
+    with pytest.raises(StoreError, match=r"s1.h5: shard 1, as is .*s1.h5; give every shard once"):
+        merge(MergeOptions(stores=(shards[0], shards[0], shards[1]), out=tmp_path / "m.h5"))
