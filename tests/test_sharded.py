@@ -188,7 +188,9 @@ def test_describe_and_verify_take_a_manifest(
     """The header is that of the merged store, without a shard being read; verify reads every byte of every shard."""
     assert main(["describe", str(shards[1])]) == main(["describe", str(shards[2])]) == 0
     many, one = capsys.readouterr().out.split(str(shards[2]))
-    assert many.splitlines()[0].endswith("in 5 shards") and many.splitlines()[1:] == one.splitlines()[1:]
+    assert many.splitlines()[0].endswith("in 5 shards")
+    # What stands in two splits is counted where all sequences are read, which a manifest does not do.
+    assert many.splitlines()[1:] == [line for line in one.splitlines()[1:] if not line.startswith("leakage")]
     assert main(["verify", str(shards[1])]) == 0
     assert "good: 5 shards, 159 sequences" in capsys.readouterr().out
 
