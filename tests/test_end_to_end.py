@@ -44,7 +44,7 @@ def test_raw_files_become_a_store_a_network_and_predictions(
     assert main(["predict", "--checkpoint", "runs/x-001/best.pt", "--input", *raw, "--out", "p.tsv"]) == 0
     assert len(Path("p.tsv").read_text(encoding="utf-8").splitlines()) == num_records + 1
     assert main(["compare-padding", "--data", "x.h5", "--max-batches", "3", "--rounds", "1", "--out", "c"]) == 0
-    assert len(Path("c/comparison.csv").read_text().splitlines()) == 7
+    assert len(Path("c/comparison.csv").read_text().splitlines()) == 10
 
 
 @pytest.mark.slow

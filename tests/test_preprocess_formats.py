@@ -52,7 +52,8 @@ def test_long_tables_are_refused_where_they_do_not_fit(tmp_path, capsys):
     assert "--value-columns too" in refused(capsys, raw, "--time-column", "t", "--out", out)
     argv = [raw, "--value-columns", "v1", "--sequence-column", "v2"]
     assert "exclude each other" in refused(capsys, *argv, "--out", out)
-    assert "is for csv, tsv and jsonl" in refused(capsys, AWKWARD / "fa_crlf.fasta", "--value-columns", "v1", "--out", out)
+    message = refused(capsys, AWKWARD / "fa_crlf.fasta", "--value-columns", "v1", "--out", out)
+    assert "is for csv, tsv and jsonl" in message
     raw.write_text(LONG.replace(",label", ",time"), encoding="ascii")
     message = refused(capsys, raw, "--value-columns", "v1,v2", "--time-column", "t", "--out", out)
     assert "a.csv:2: record 'a': column 'time' has the name of a track" in message
