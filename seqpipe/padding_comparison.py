@@ -2,9 +2,10 @@
 
 Place in the flow: store -> sequences -> collate -> [padding_comparison] -> table, comparison.csv.
 
-Strategies take turns on each batch, right after it was read, as in a loader without workers; the one
-that goes first changes from batch to batch, and the kinds of batches take turns from round to round.
-Medians over rounds are reported. Of the sequences, memory holds one batch.
+Each strategy makes each batch twice: whole, as a loader without workers does (``fill`` then copies straight
+from the store, without an array a sequence), and by padding alone, from samples that were read before. The
+strategy that goes first changes from batch to batch, and the kinds of batches take turns from round to
+round. Medians over rounds are reported. Of the sequences, memory holds one batch.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from seqpipe.options import ComparePaddingOptions
 from seqpipe.publish import published
 from seqpipe.sequences import SequenceDataset
 
-READ = "read"
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -37,8 +36,8 @@ class Measurement:
         batches: ``random``, ``sorted`` by length, or ``budget``: sorted, and as many sequences as fill
             ``max_tokens``, which is the batch size x the mean length.
         padding: the collate function.
-        pad_us: median over rounds of the time to pad one batch, in microseconds.
-        batch_us: the same with reading the sequences from the store.
+        pad_us: median over rounds of the time to pad the samples of one batch, in microseconds.
+        batch_us: of the time to make one batch from the store, as a loader does.
         sequences_per_s: sequences a second at ``batch_us``.
         padding_percent: share of padding in the batches.
     """
@@ -129,27 +128,29 @@ def _identical(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
     )
 
 
-def _time_round(dataset: SequenceDataset, batches: list[np.ndarray]) -> dict[str, float]:
-    """Return the microseconds a batch takes to be read (``read``), and to be padded by each strategy."""
-    seconds = dict.fromkeys([READ, *PADDINGS], 0.0)
+def _time_round(dataset: SequenceDataset, batches: list[np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Return, by strategy, the microseconds it takes to pad the samples of a batch, and to make a batch."""
+    padding, making = dict.fromkeys(PADDINGS, 0.0), dict.fromkeys(PADDINGS, 0.0)
     strategies = list(PADDINGS.items())
     for batch in batches:
-        started = time.perf_counter()
-        samples = list(dataset.__getitems__(batch.tolist()))
-        seconds[READ] += time.perf_counter() - started
+        indices = batch.tolist()
+        samples = list(dataset.__getitems__(indices))
         for name, collate in strategies:
             started = time.perf_counter()
             collate(samples)
-            seconds[name] += time.perf_counter() - started
+            between = time.perf_counter()
+            collate(dataset.__getitems__(indices))
+            making[name] += time.perf_counter() - between
+            padding[name] += between - started
         strategies.append(strategies.pop(0))
-    return {name: 1e6 * total / len(batches) for name, total in seconds.items()}
+    return {name: (1e6 * padding[name] / len(batches), 1e6 * making[name] / len(batches)) for name in PADDINGS}
 
 
 def _summarize(
-    plan: str, rounds: list[dict[str, float]], lengths: np.ndarray, batches: list[np.ndarray], padding: str
+    plan: str, rounds: list[dict[str, tuple[float, float]]], lengths: np.ndarray, batches: list[np.ndarray],
+    padding: str,
 ) -> Measurement:
-    pad_us = median(times[padding] for times in rounds)
-    batch_us = pad_us + median(times[READ] for times in rounds)
+    pad_us, batch_us = (median(times) for times in zip(*(times[padding] for times in rounds), strict=True))
     mean_size = sum(map(len, batches)) / len(batches)
     return Measurement(plan, padding, round(pad_us, 2), round(batch_us, 2), round(1e6 * mean_size / batch_us, 1),
                        round(100 * padding_share(lengths, batches), 2))
