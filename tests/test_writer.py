@@ -23,7 +23,7 @@ from seqpipe.ingest import preprocess
 from seqpipe.intake import Intake
 from seqpipe.layout import column_name, dataset_name, is_array
 from seqpipe.options import PreprocessOptions
-from seqpipe.spool import BUFFER, RaggedSpool, Spool
+from seqpipe.spool import BUFFER, Spools
 from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
 from seqpipe.writer import Content, write_store
@@ -295,13 +295,13 @@ def test_a_raw_file_that_changes_during_an_import_is_refused(tmp_path: Path, mon
     """The digest in the provenance is that of what was read, or there is no store."""
     raw, out = tmp_path / "a.fasta", tmp_path / "a.h5"
     raw.write_text(">a\nACGT\n")
-    finish = Intake.finish
+    close = Intake.close
 
-    def meanwhile(intake: Intake, formats: list[str]) -> Any:
+    def meanwhile(intake: Intake) -> Any:
         raw.write_text(">a\nACGT\n>b\nGG\n")
-        return finish(intake, formats)
+        return close(intake)
 
-    monkeypatch.setattr(Intake, "finish", meanwhile)
+    monkeypatch.setattr(Intake, "close", meanwhile)
     with pytest.raises(SeqpipeError, match=r"a\.fasta: changed while it was read"):
         preprocess(PreprocessOptions(raw=(raw,), out=out))
     assert list(tmp_path.iterdir()) == [raw]
@@ -312,24 +312,18 @@ def test_a_raw_file_that_changes_during_an_import_is_refused(tmp_path: Path, mon
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=8), max_size=20), st.sampled_from([0, 1, BUFFER // 3, BUFFER]))
-def test_a_spool_gives_back_what_it_took(tmp_path_factory: pytest.TempPathFactory, texts: list[str],
-                                         padding: int) -> None:
-    """Texts come back in order, also when they are looked at in between, in memory or in the file."""
-    spool = RaggedSpool(tmp_path_factory.mktemp("s") / "spool")
-    texts = [text + "x" * padding for text in texts]
-    for i, text in enumerate(texts):
-        spool.append(text.encode())
-        assert len(spool) == i + 1 and spool.text(i) == text
-    assert list(spool.texts()) == texts
-    assert spool.values().tobytes() == "".join(texts).encode()
-    assert spool.offsets().tolist() == np.cumsum([0, *(len(text.encode()) for text in texts)]).tolist()
-
-
-def test_the_arrays_of_a_spool_are_read_only(tmp_path: Path) -> None:
-    """In memory as in the file, in the dtype asked for."""
-    for count in (0, 10, BUFFER):
-        spool = Spool(tmp_path / f"{count}", "<f4")
-        numbers = np.arange(count, dtype="<f4")
-        spool.append(numbers.tobytes())
-        assert len(spool) == count and np.array_equal(spool.array(), numbers)
-        assert spool.array().dtype == "<f4" and not spool.array().flags.writeable
+def test_a_spool_holds_what_it_took(tmp_path_factory: pytest.TempPathFactory, texts: list[str], padding: int) -> None:
+    """All rows, in order, however large they are: one by one and many at once; without any there is no file."""
+    folder = tmp_path_factory.mktemp("s")
+    rows = [(text + "x" * padding).encode() for text in texts]
+    spools = Spools(folder)
+    spool = spools.new_ragged("text")
+    for row in rows:
+        spool.append(row)
+    spool.extend(b"".join(rows), np.array([len(row) for row in rows], "<u8"))
+    told = spools.close()
+    for name, dtype, expected in [("text", "u1", b"".join(rows * 2)),
+                                  ("text.lengths", "<u8", np.array([len(row) for row in rows * 2], "<u8").tobytes())]:
+        assert told[name] == {"dtype": np.dtype(dtype).str, "items": len(expected) // np.dtype(dtype).itemsize}
+        assert ((folder / name).read_bytes() if (folder / name).exists() else b"") == expected
+        assert (folder / name).exists() == bool(expected)
