@@ -93,8 +93,8 @@ def in_order(paths: list[Path]) -> list[Path]:
             raise StoreError(f"{path}: shard {number}, as is {by_number[number]}; give every shard once", path=path)
         by_number[number] = path
     count = numbers[0][1]
-    if missing := [number for number in range(1, count + 1) if number not in by_number]:
-        raise StoreError(f"{paths[0]}: one of {count} shards of an import, and shard {missing[0]}/{count} is not among "
+    if missing := next((number for number in range(1, count + 1) if number not in by_number), 0):
+        raise StoreError(f"{paths[0]}: one of {count} shards of an import, and shard {missing}/{count} is not among "
                          "the stores given; give all of them, or make it with preprocess --shard", path=paths[0])
     return [by_number[number] for number in sorted(by_number)]
 

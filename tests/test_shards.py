@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import h5py
 import pytest
 
 from seqpipe import slices
@@ -14,57 +16,104 @@ from seqpipe.errors import OptionError
 from seqpipe.ingest import preprocess
 from seqpipe.merging import merge
 from seqpipe.options import MergeOptions, PreprocessOptions
-from seqpipe.sequences import SequenceDataset
+from seqpipe.store import Store
 from tests.test_collection import write_fasta
 
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut files into slices of 900 bytes."""
-    monkeypatch.setattr(slices, "SLICE_BYTES", 900)
+    """Cut files into slices of 3,000 bytes."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", 3000)
 
 
-def arrays(path: Path) -> dict[str, bytes]:
-    """Return the bytes of each array of a store, the header's checksums left out."""
-    found: dict[str, bytes] = {}
+def write_jsonl(path: Path) -> Path:
+    """Write 120 records with what a header sums up: labels of each type, targets, groups, splits, columns."""
+    rng = random.Random(0)
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(100):
+            text = "".join(rng.choices("ACGT", k=rng.randint(1, 8))) if number % 7 else "ACGTACGT"
+            record = {"id": f"r{number}", "seq": text, "class": rng.choice("bac"), "mass": rng.choice(["1.5", "2.0", "3"]),
+                      "some": rng.choice(["a;b", "c", "", "b"]), "tags": [rng.choice("xyz") for _ in text],
+                      "signal": [rng.random() for _ in text], "part": rng.choice(["train", "val", "odd"]),
+                      "group": f"g{number % 13}", "note": "é\n" * (number % 3), "n": number,
+                      "cents": f"{number / 4:.2f}", "mixed": number if number < 60 else number / 8, "late": 1 if number < 80 else "x"}
+            file.write(json.dumps(record) + "\n")
+    return path
 
-    def take(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset) and name != "checksums/header":
-            found[name] = item[()].tobytes()
 
-    with h5py.File(path) as file:
-        file.visititems(take)
-    return found
+def write_rows(path: Path) -> Path:
+    """Write 120 records of rows of two numbers, some of which are missing."""
+    rng = random.Random(0)
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(100):
+            rows = [[rng.random(), None if number % 50 == 3 else rng.gauss(3, 2)] for _ in range(rng.randint(1, 6))]
+            file.write(json.dumps({"id": f"r{number}", "values": rows, "label": number % 3}) + "\n")
+    return path
 
 
-@pytest.mark.parametrize("split", ["none", "0.8,0.1,0.1"])
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("format", ["fa", "txt"])
-def test_shards_merge_into_the_bytes_of_one_import(tmp_path: Path, count: int, format: str, split: str) -> None:
-    """3 shards, made one by one, and merge: byte for byte the unsharded store, ids by number too."""
-    raw = write_fasta(tmp_path / "a.fa", 100)
-    if format == "txt":
-        raw = tmp_path / "a.txt"
-        raw.write_text("".join(f"{'ACGT' * (1 + n % 9)}\n" for n in range(300)), "ascii")
-    more = write_fasta(tmp_path / "b.fa", 1) if format == "txt" else raw.with_name("c.fa")
-    if format == "fa":
-        more.write_text(">x about\nACGTN\n", "ascii")
-    files = (raw,) if format == "txt" else (raw, more)
-    options = PreprocessOptions(raw=files, out=tmp_path / "whole.h5", alphabet="dna", min_length=2, split=split)
-    preprocess(options)
+def write_fastq(path: Path) -> Path:
+    """Write 120 records, some of them with unknown symbols."""
+    path.write_text("".join(f"@q{i} about {i}\nAcGT{'!' * (i % 5 == 0)}{'N' * (i % 7)}\n+\n"
+                            f"IIII{'#' * (i % 5 == 0)}{'+' * (i % 7)}\n" for i in range(100)), "ascii")
+    return path
+
+
+def write_text(path: Path) -> Path:
+    """Write 300 lines: records without ids."""
+    path.write_text("".join(f"{'ACGT' * (1 + n % 9)}\n" for n in range(300)), "ascii")
+    return path
+
+
+LIKE = Path("like.h5")
+CASES: dict[str, tuple[Callable[[Path], Path], str, dict[str, Any]]] = {
+    "classes, groups": (write_jsonl, "a.jsonl", {"alphabet": "dna", "label_column": "class", "split_by": "group:group",
+                                                 "classes": Path("classes.txt")}),
+    "several classes, targets, told splits": (write_jsonl, "a.jsonl", {
+        "like": LIKE, "label_column": "some", "label_type": "multilabel", "target_column": "tags",
+        "split": "column:part"}),
+    "numbers, folds": (write_jsonl, "a.jsonl", {"alphabet": "dna", "label_column": "mass", "label_type": "number",
+                                                "target_column": "signal", "folds": 3, "compression": "gzip"}),
+    "features": (write_rows, "a.jsonl", {"like": LIKE, "on_missing": "nan"}),
+    "features without splits": (write_rows, "a.jsonl", {"label_type": "none", "on_missing": "nan", "split": "none"}),
+    "policies": (write_fastq, "a.fastq", {"alphabet": "dna", "quality": "keep", "case": "upper", "on_unknown": "skip",
+                                          "min_length": 5, "max_length": 8, "on_long": "truncate"}),
+    "unk": (write_fastq, "a.fastq", {"alphabet": "dna", "on_unknown": "unk", "max_length": 8, "on_long": "skip"}),
+    "by number": (write_text, "a.txt", {"alphabet": "bytes", "min_length": 5, "split": "none"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shards_merge_into_the_bytes_of_one_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """3 shards, made one by one, and merge: byte for byte the unsharded store, whatever its header holds."""
+    monkeypatch.chdir(tmp_path)
+    write, file, chosen = CASES[name]
+    Path("classes.txt").write_text("c\nb\na\nunused\n", "ascii")
+    if chosen.get("like"):
+        drop = {key: value for key, value in chosen.items() if key not in ("like", "split")}
+        preprocess(PreprocessOptions(raw=(write(Path(file)),), out=LIKE, **drop))
+    preprocess(options := PreprocessOptions(raw=(write(Path(file)),), out=Path("whole.h5"), **chosen))
     shards = []
-    for number in range(1, count + 1):
-        shards.append(tmp_path / f"shard{number}.h5")
-        preprocess(replace(options, out=shards[-1], shard=f"{number}/{count}"))
-        assert SequenceDataset(shards[-1]).store.header["provenance"]["shard"] == f"{number}/{count}"
-    merge(MergeOptions(stores=tuple(shards), out=tmp_path / "merged.h5"))
-    if split == "none":
-        assert (tmp_path / "merged.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
-    else:  # sequences that stand in two splits are counted in each shard, not across them
-        merged, whole = arrays(tmp_path / "merged.h5"), arrays(tmp_path / "whole.h5")
-        headers = [json.loads(content.pop("header")) for content in (merged, whole)]
-        assert [header.pop("leakage", None) is None for header in headers] == [True, False]
-        assert headers[0] == headers[1] and merged == whole
+    for number in range(1, 4):
+        shards.append(Path(f"shard{number}.h5"))
+        preprocess(replace(options, out=shards[-1], shard=f"{number}/3"))
+        assert Store(shards[-1]).header["provenance"]["shard"] == f"{number}/3"
+    merge(MergeOptions(stores=tuple(shards[::-1]), out=Path("merged.h5"), compression=options.compression))
+    assert Path("merged.h5").read_bytes() == options.out.read_bytes()
+
+
+def test_shards_of_files_merge_into_the_bytes_of_one_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file a shard, the split of each told by its name."""
+    monkeypatch.chdir(tmp_path)
+    files = tuple(write_fasta(Path(name), 5, seed) for seed, name in enumerate(("a_TRAIN.fa", "b_TEST.fa")))
+    files[1].write_text(files[1].read_text("ascii").replace(">r", ">s"), "ascii")
+    preprocess(options := PreprocessOptions(raw=files, out=Path("whole.h5"), alphabet="dna", split="file"))
+    shards = tuple(Path(f"shard{number}.h5") for number in (1, 2))
+    for number, path in enumerate(shards, start=1):
+        preprocess(replace(options, out=path, shard=f"{number}/2"))
+    merge(MergeOptions(stores=shards, out=Path("merged.h5")))
+    assert Path("merged.h5").read_bytes() == options.out.read_bytes()
 
 
 @pytest.mark.parametrize(("options", "finding"), [
