@@ -4,7 +4,7 @@ Place in the flow: SequenceDataset -> DataLoader -> [collate] -> Batch.
 
     pad_sequence   torch.nn.utils.rnn.pad_sequence over ``from_numpy`` tensors
     manual         ``from_numpy``, a tensor of ``zeros`` per sequence, ``cat``, ``stack``
-    fill           one zeroed buffer and a copy of bytes per sequence: the fast default
+    fill           one buffer that bytes and zeros are copied to: the fast default
 
 All three give bit-identical batches. Each is a plain function, so that it pickles and can be
 given to any DataLoader as ``collate_fn``; options are bound with ``functools.partial``.
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seqpipe import transport
 from seqpipe.batch import Batch, Texts
-from seqpipe.reading import Plan, ShardedPlan
+from seqpipe.reading import Buffer, Plan, ShardedPlan
 from seqpipe.sequences import RaggedBatch
 from seqpipe.transforms import Sample
 
@@ -30,6 +30,7 @@ transport.register()  # a loader process that collates sends batches
 Collate = Callable[..., Batch]
 TORCH_TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32",
                "float64", "complex64", "complex128")
+LARGE = 32 << 20  # bytes; above, the C library asks the system for each buffer anew, and NumPy takes huge pages
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]
 
 
@@ -50,7 +51,7 @@ def manual(
 def fill(
     samples: Sequence[Sample], *, padding_side: str = "right", pad_to_multiple: int = 1, num_classes: int | None = None
 ) -> Batch:
-    """Collate into one zeroed buffer.
+    """Collate into one buffer.
 
     Args:
         samples: B pairs (encoded_sequence, metadata) whose sequences have one dtype and one shape
@@ -113,14 +114,11 @@ def _fill_planned(
     """Collate what is not read yet: bytes go from the map to the batch, without an array a sequence."""
     lengths, count = plan.lengths, len(plan.rows)
     num_steps = _round_up(plan.longest, pad_to_multiple)
-    places = np.arange(0, count * num_steps, num_steps)
-    if padding_side == "left":
-        places += num_steps - lengths
+    missing = num_steps - lengths
     padded: dict[Any, Tensor] = {}
     for name, flat in plan.flats.items():
-        buffer = np.zeros(count * num_steps * flat.width, np.uint8)
-        plan.copy(name, buffer.data, places * flat.width if flat.width > 1 else places)
-        padded[name] = torch.from_numpy(buffer.view(flat.dtype).reshape(count, num_steps, *flat.tail))
+        buffer = _joined(plan.pieces(name), missing * flat.width, num_steps * flat.width, padding_side)
+        padded[name] = torch.from_numpy(np.frombuffer(buffer, flat.dtype).reshape(count, num_steps, *flat.tail))
     labels = plan.labels()
     if isinstance(labels, list):
         labels = multi_hot(np.concatenate(labels), list(map(len, labels)), num_classes)
@@ -133,6 +131,24 @@ def _fill_planned(
         tracks=padded,
         padding_side=padding_side,
     )
+
+
+def _joined(pieces: Sequence[Buffer], missing: np.ndarray, row_bytes: int, side: str) -> bytearray | np.ndarray:
+    """Return the bytes of B rows end to end: each piece, and on one side of it the zeros that are missing."""
+    zeros = memoryview(bytes(row_bytes))
+    parts: list[Buffer] = [zeros] * (2 * len(pieces))
+    first = int(side == "left")
+    parts[first::2] = pieces
+    parts[1 - first :: 2] = [zeros[:size] for size in missing.tolist()]
+    num_bytes = len(pieces) * row_bytes
+    if num_bytes < LARGE:
+        return bytearray().join(parts)
+    buffer = np.empty(num_bytes, np.uint8)
+    target, at = buffer.data, 0
+    for part in parts:
+        target[at : at + len(part)] = part
+        at += len(part)
+    return buffer
 
 
 def _column(metadata: list[dict[str, Any]], name: str) -> list[Any]:

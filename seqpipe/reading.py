@@ -4,7 +4,7 @@ Place in the flow: store -> [reading] -> sequences, collate.
 
 A reader has two doors: ``sample(row)`` and ``plan(rows)``. A plan knows the lengths of its B
 sequences; labels and ids are gathered when they are asked for, and the bytes of sequences and
-tracks go straight from the map to where the caller wants them: no array is made per sequence.
+tracks are named where they lie in the map: no array is made per sequence, none is copied twice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from seqpipe.joined import Joined, locate_part, parts_of
 from seqpipe.layout import dataset_name
 from seqpipe.store import ListColumn, Store, TextColumn
 from seqpipe.transforms import Sample
+
+Buffer = memoryview | bytearray | bytes
 
 PROBE = 16  # batches between two looks at whether the file is in memory
 PROBED = 8  # sequences looked at
@@ -94,16 +96,15 @@ class Flat:
         self.touch(start, stop)
         return self._array[start:stop].copy()
 
-    def copy(self, plan: Plan, target: memoryview, places: np.ndarray) -> None:
-        """Copy the B pieces of a plan to the bytes of ``target`` that begin at ``places``."""
-        starts, lengths, width = plan.starts, plan.lengths, self.width
+    def pieces(self, plan: Plan) -> list[memoryview]:
+        """Return the bytes of the B pieces of a plan, in the map."""
+        starts, stops, width = plan.starts, plan.starts + plan.lengths, self.width
         if self._checked.left:
-            self._checked.touch_ranges(starts, starts + lengths, plan.longest)
+            self._checked.touch_ranges(starts, stops, plan.longest)
         if width > 1:
-            starts, lengths = starts * width, lengths * width
+            starts, stops = starts * width, stops * width
         source = self._bytes
-        for start, size, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
-            target[place : place + size] = source[start : start + size]
+        return [source[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def places(self, starts: np.ndarray) -> list[int]:
         """Return the bytes that some elements begin at, as the store counts them for advice."""
@@ -139,14 +140,15 @@ class Inflated:
         """Return some elements as an array of its own."""
         return self._chunks.read(start, stop, self._check if self._rule else None)
 
-    def copy(self, plan: Plan, target: memoryview, places: np.ndarray) -> None:
-        """Copy the B pieces of a plan to the bytes of ``target`` that begin at ``places``."""
+    def pieces(self, plan: Plan) -> list[bytearray]:
+        """Return the bytes of the B pieces of a plan."""
         order = np.argsort(plan.starts)  # pieces of one chunk follow each other: it is inflated once
-        starts = plan.starts[order] * self.width
-        stops = starts + plan.lengths[order] * self.width
+        starts, sizes = plan.starts * self.width, plan.lengths * self.width
+        pieces = [bytearray(size) for size in sizes.tolist()]
         copy, check = self._chunks.copy, self._check if self._rule else None
-        for start, stop, place in zip(starts.tolist(), stops.tolist(), places[order].tolist(), strict=True):
-            copy(start, stop, target, place, check)
+        for i, start, size in zip(order.tolist(), starts[order].tolist(), sizes[order].tolist(), strict=True):
+            copy(start, start + size, memoryview(pieces[i]), 0, check)
+        return pieces
 
     def places(self, starts: np.ndarray) -> list[int]:
         """As ``Flat.places``: of the chunks, in the file."""
@@ -327,9 +329,9 @@ class Plan:
     def flats(self) -> dict[str | None, Flat | Inflated]:
         return self._reader.flats
 
-    def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:
-        """Copy the sequences (None), or the pieces of a track, to the bytes of ``target`` that begin at ``places``."""
-        self._reader.flats[name].copy(self, target, places)
+    def pieces(self, name: str | None) -> Sequence[Buffer]:
+        """Return the bytes of the B sequences (None), or of a track along them."""
+        return self._reader.flats[name].pieces(self)
 
     def labels(self) -> np.ndarray | list[np.ndarray] | None:
         """Return (B,) int64 class numbers or float32 numbers, or B lists of class numbers, or None."""
@@ -414,9 +416,12 @@ class ShardedPlan:
     def flats(self) -> dict[str | None, Flat | Inflated]:
         return self._parts[0][1].flats
 
-    def copy(self, name: str | None, target: memoryview, places: np.ndarray) -> None:
+    def pieces(self, name: str | None) -> Sequence[Buffer]:
+        found: list[Buffer] = [b""] * len(self.rows)
         for which, plan in self._parts:
-            plan.copy(name, target, places[which])
+            for i, piece in zip(which.tolist(), plan.pieces(name), strict=True):
+                found[i] = piece
+        return found
 
     def labels(self) -> np.ndarray | list[np.ndarray] | None:
         found = [(which, plan.labels()) for which, plan in self._parts]

@@ -207,11 +207,12 @@ class SequenceDataset(Dataset[Sample]):
         num_classes = len(self.store.classes)
         if self.transform is None and type(self).__getitem__ is SequenceDataset.__getitem__:
             index = np.array(indices)
-            # Whatever is not plain integers in range goes one by one, which says what is wrong.
-            if index.ndim == 1 and index.dtype.kind in "iu" and index.size and 0 <= index.min() \
-                    and index.max() < self._size:
-                rows = index.astype(np.int64, copy=False) if self._rows is None else self._rows[index]
-                return RaggedBatch(None, num_classes, self._reader.plan(rows), self._reader.sample)
+            if index.ndim == 1 and index.dtype.kind in "iu" and index.size:
+                index = index.astype(np.int64, copy=False)
+                # Whatever is not plain integers in range goes one by one, which says what is wrong.
+                if index.view(np.uint64).max() < self._size:  # seen so, a negative number is very large
+                    rows = index if self._rows is None else self._rows[index]
+                    return RaggedBatch(None, num_classes, self._reader.plan(rows), self._reader.sample)
         return RaggedBatch([self[index] for index in indices], num_classes)
 
     def __getstate__(self) -> dict[str, Any]:

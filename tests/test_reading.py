@@ -96,6 +96,15 @@ def test_labels_of_several_classes_are_read_with_the_batch(vowels_store: Path, t
     assert equal(batch, fill(dataset.__getitems__([0, 1, 2])[:], num_classes=9))
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_very_large_batch_is_collated_like_any_other(amp_store, side):
+    """Above 32 MiB another kind of buffer is taken, with the same bytes in it."""
+    dataset = SequenceDataset(amp_store)
+    batch = fill(dataset.__getitems__(range(17)), padding_side=side, pad_to_multiple=1 << 21)
+    assert batch.sequences.nbytes > 32 << 20
+    assert equal(batch, fill([dataset[i] for i in range(17)], padding_side=side, pad_to_multiple=1 << 21))
+
+
 def test_a_ragged_batch_is_a_sequence_of_samples(amp_store: Path) -> None:
     """It has a length, items, slices and an end; its samples are made once, so that they can be written to."""
     dataset = SequenceDataset(amp_store)
