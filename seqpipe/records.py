@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqpipe.errors import RawFormatError
+from seqpipe.errors import OptionError, RawFormatError
 
 SEQUENCE_NAMES = ("sequence", "seq", "text", "tokens", "values")
 
@@ -54,8 +54,15 @@ class Record:
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
-    """Return the column names of a list with "," between them; a name that holds one stands in double quotes."""
-    return tuple(next(csv.reader([text]), ())) if text else ()
+    """Return the column names of a list with "," between them; a name that holds one stands in double quotes.
+
+    Raises:
+        OptionError: a name with a line end has none.
+    """
+    try:
+        return tuple(next(csv.reader([text]), ())) if text else ()
+    except csv.Error as error:
+        raise OptionError(f"--value-columns {text!r}: {error}; put double quotes around such a name") from None
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,8 @@ class Selection:
         again, first = find_repeats(hashes, lambda i: ids.text(int(rows[i])))
         if not len(again):
             return
+        if self._options.value_columns:
+            self._check_long_tables(rows[again].tolist(), rows[first].tolist())
         if self._options.on_duplicate == "error":
             raise self._error(int(rows[again[0]]), "", f"the id was given before, at "
                               f"{self._record(int(rows[first[0]])).where()}; ids must be unique: rename or remove one "
@@ -179,6 +181,15 @@ class Selection:
             _adopt(part, "id.renamed", spool)
         self._ids_name = "id.renamed"
         self.counts["records whose id was given before renamed"] = len(new)
+
+    def _check_long_tables(self, again: list[int], first: list[int]) -> None:
+        """Refuse an id that comes back in a long table, whatever the policy: its rows are of one record."""
+        for row, before in zip(again, first, strict=True):
+            part, _ = find_part(self.parts, row)
+            if part.state["format"] in ("csv", "tsv") and part is find_part(self.parts, before)[0]:
+                raise self._error(row, "", f"the rows of this id started at {self._record(before).where()} and were "
+                                  "broken off by those of another; expected the rows of one id one below the other: "
+                                  "sort the table by id")
 
     def _leave_out(self, rows: list[int], what: str) -> None:
         if rows:

@@ -47,8 +47,11 @@ def test_long_tables_are_refused_where_they_do_not_fit(tmp_path, capsys):
     """Rows of an id that comes back, options that exclude each other, formats that have no columns."""
     raw, out = tmp_path / "a.csv", tmp_path / "x.h5"
     raw.write_text(LONG + "a,2,0,0,x\n", encoding="ascii")
-    message = refused(capsys, raw, "--value-columns", "v1,v2", "--time-column", "t", "--out", out)
-    assert f"a.csv:5: record 'a': the id was given before, at {raw}:2" in message
+    for policy in ("error", "skip", "rename"):
+        message = refused(capsys, raw, "--value-columns", "v1,v2", "--time-column", "t", "--on-duplicate", policy,
+                          "--out", out)
+        assert f"a.csv:5: record 'a': the rows of this id started at {raw}:2 and were broken off" in message
+    assert "put double quotes around" in refused(capsys, raw, "--value-columns", "v1\nv2", "--out", out)
     assert "--value-columns too" in refused(capsys, raw, "--time-column", "t", "--out", out)
     argv = [raw, "--value-columns", "v1", "--sequence-column", "v2"]
     assert "exclude each other" in refused(capsys, *argv, "--out", out)
