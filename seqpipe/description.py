@@ -92,7 +92,7 @@ def plot_lengths(store: Store | ShardedStore, path: Path) -> None:
     except ImportError:
         raise OptionError("--plot needs matplotlib; install it with: pip install 'torch-seqpipe[plot]'") from None
     names = [name for name, rows in store.splits.items() if len(rows)]
-    lengths = {name: store.lengths(store.splits[name][:MOST_LENGTHS].astype(np.int64)) for name in names}
+    lengths = {name: store.lengths(store.split_rows(name)[:MOST_LENGTHS].astype(np.int64)) for name in names}
     lengths = lengths or {"all": store.lengths(slice(0, MOST_LENGTHS))}
     low, high = min(map(np.min, lengths.values())), max(map(np.max, lengths.values()))
     wide = high > 20 * max(low, 1)

@@ -88,14 +88,13 @@ def export(options: ExportOptions) -> ExportSummary | None:
     to_stdout = options.out == STDOUT
     if not to_stdout:
         check_output(options.out, options.overwrite, [*shard_paths(options.stores), *options.stores])
+    for path in shard_paths(options.stores):  # all at once: many times as fast as block by block at the first touch
+        verify_store(path)
     layout = choose_layout(store, options.columns)
     if found := _misfit(store, layout, options.format):
         raise OptionError(f"{store.path}: --format {options.format} cannot hold {found}")
-    if options.split is None:  # all at once: many times as fast as block by block at the first touch
-        for path in shard_paths(options.stores):
-            verify_store(path)
     dataset = SequenceDataset(store, options.split, columns=["id", *layout.columns, *layout.tracks],
-                              verify=options.split is not None)
+                              verify=False)
     command = import_command(store, layout, options)
     with (_standard_output() if to_stdout else _opened(options.out, options.overwrite)) as file:
         count = _write(file, dataset, layout, options.format)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -36,14 +35,15 @@ def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[s
         ``sequences``, and ``groups`` where the import knew them: for each sequence or group that is
         parted, the ids by split.
     """
-    ids: Any = store.metadata["id"]
-    splits = {name: np.asarray(rows).astype(np.int64) for name, rows in store.splits.items()}
+    ids = store.column("id")
+    splits = {name: np.asarray(store.split_rows(name)).astype(np.int64) for name in store.splits}
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *splits.values()])).tolist()
     texts: dict[str, Callable[[int], str]] = {
         "sequences": lambda row: blake2b(store.sequence(row).tobytes(), digest_size=16).hexdigest(),
     }
     if group := store.header["input"].get("group_column"):
-        texts["groups"] = lambda row: str(store.metadata[group][row])
+        groups = store.column(group)
+        texts["groups"] = lambda row: str(groups[row])
     found: dict[str, list[dict[str, list[str]]]] = {}
     for what, text in texts.items():
         keys = np.concatenate([np.empty(0, np.uint64), *(

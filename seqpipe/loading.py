@@ -196,14 +196,14 @@ def sampling_weights(dataset: SequenceDataset | Subset, sampling: str) -> np.nda
         if not store.classes:
             raise OptionError(f"{store.path}: sampling 'balanced' draws classes alike, and this store has none; use "
                               "uniform or weighted:COLUMN")
-        return balanced_weights(np.asarray(store.metadata["label"])[store_rows(dataset)], store.classes)
+        return balanced_weights(np.asarray(store.column("label"))[store_rows(dataset)], store.classes)
     if kind != "weighted" or not column:
         raise OptionError(f"sampling {sampling!r}; expected uniform, balanced or weighted:COLUMN")
     numbers = [name for name, values in store.metadata.items() if getattr(values, "dtype", np.dtype("O")).kind in "iuf"]
     if column not in numbers:
         raise OptionError(f"{store.path}: sampling 'weighted:{column}': expected one of the columns of numbers, "
                           f"{', '.join(map(repr, numbers)) or 'and this store has none'}")
-    return np.asarray(store.metadata[column])[store_rows(dataset)]
+    return np.asarray(store.column(column))[store_rows(dataset)]
 
 
 def sequence_lengths(dataset: SequenceDataset | Subset) -> Any:

@@ -1,11 +1,12 @@
 """Find where the arrays of an HDF5 file lie, believing nothing the file says.
 
-Place in the flow: seqs.h5 -> [locate] -> store (which maps the bytes and reads them).
+Place in the flow: seqs.h5 -> [locate] -> store (which reads the map).
 
-h5py opens the file, says where each array starts, and is closed again; it reads no data. In order:
+The file is mapped; h5py opens it, says where each array starts, and is closed again; it reads no data.
+In order:
 
  1  a regular file (a pipe would block) that begins with the HDF5 signature: no user block
- 2  HDF5 opens it: not cut short, not left open by a writer that died
+ 2  HDF5 opens it, the same file: not cut short, not left open by a writer that died
  3  the three root attributes, each looked at before it is read: scalar, and of exactly its type
  4  only names of ``layout``, one path component at a time, each a hard link: nothing is followed
  5  each object an array or a group as its name says; no named type, no array for a group
@@ -24,11 +25,12 @@ What none of them can do is protect the HDF5 library from itself: it parses the 
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -50,25 +52,34 @@ from seqpipe.layout import (
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 
 
-def locate(path: Path) -> dict[str, Extent]:
-    """Return every array of the store at ``path`` by its path inside the file.
+def locate(path: Path) -> tuple[mmap.mmap, dict[str, Extent]]:
+    """Return a map of the store at ``path``, and every array of it by its path inside the file.
 
     Raises:
         StoreError: the file is missing, not a store, truncated, of a newer version, incomplete,
             or holds anything a store does not.
     """
-    size = _check_file(path)
+    with _open(path) as plain:
+        mapped = _map(path, plain)
+        extents = _find(path, plain)
+    _check_extents(path, extents, len(mapped))
+    return mapped, extents
+
+
+def _find(path: Path, plain: BinaryIO) -> dict[str, Extent]:
     try:
         with h5py.File(path, "r", locking="best-effort", rdcc_nbytes=0) as file:
+            if os.name == "posix" and not os.path.sameopenfile(plain.fileno(), file.id.get_vfd_handle()):
+                raise StoreError(f"{path}: another file took this name while it was opened; open it again", path=path)
             _check_attributes(path, file)
-            extents = dict(_walk(path, file.id, ""))
+            return dict(_walk(path, file.id, ""))
     except DAMAGE as error:
+        if getattr(error, "errno", None):  # too many files are open, say
+            raise StoreError(f"{path}: cannot be opened ({error})", path=path) from None
         reason = "it is cut short" if "truncated" in str(error) else "HDF5 cannot read its structure"
         raise StoreError(
             f"{path}: damaged: {reason} ({error}); copy it again, or make it again with preprocess", path=path
         ) from None
-    _check_extents(path, extents, size)
-    return extents
 
 
 def index_of_chunks(path: Path, name: str, table: np.ndarray) -> np.ndarray:
@@ -95,28 +106,41 @@ def index_of_chunks(path: Path, name: str, table: np.ndarray) -> np.ndarray:
     return index
 
 
-def _check_file(path: Path) -> int:
-    """Return the size in bytes of a regular file that starts like HDF5."""
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file that starts like HDF5."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
-            kind = "a folder, no regular file" if stat.S_ISDIR(status.st_mode) else "no regular file"
-            raise StoreError(f"{path}: expected a store, found {kind}; name a file made by preprocess", path=path)
-        with open(path, "rb") as file:
-            start = file.read(len(SIGNATURE))
+        _check_kind(path, os.stat(path))  # opening a pipe would block
+        file = open(path, "rb")
+        _check_kind(path, os.fstat(file.fileno()))
+        start = file.read(len(SIGNATURE))
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file; make a store with: seqpipe preprocess RAW --out {path}",
                          path=path) from None
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be opened ({error})", path=path) from None
     if start != SIGNATURE:
+        file.close()
         cut = " (or one cut to almost nothing)" if SIGNATURE.startswith(start) else ""
         raise StoreError(
             f"{path}: not a seqpipe store{cut}: it does not start with the HDF5 signature; "
             "turn raw files into one with: seqpipe preprocess RAW --out seqs.h5",
             path=path,
         )
-    return status.st_size
+    return file
+
+
+def _check_kind(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder, no regular file" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise StoreError(f"{path}: expected a store, found {kind}; name a file made by preprocess", path=path)
+
+
+def _map(path: Path, file: BinaryIO) -> mmap.mmap:
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be mapped into memory ({error}); copy it to a local disk",
+                         path=path) from None
 
 
 def _check_attributes(path: Path, file: h5py.File) -> None:

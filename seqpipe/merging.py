@@ -27,6 +27,7 @@ from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of, shard_paths
 from seqpipe.store import Store
 from seqpipe.summary import channel_moments
+from seqpipe.verification import verify_store
 from seqpipe.writer import Content, write_store
 
 
@@ -60,6 +61,8 @@ def merge(options: MergeOptions) -> MergeSummary:
     paths = in_order(paths)
     if is_manifest(options.out):
         return _write_manifest(paths, options.out, overwrite=options.overwrite)
+    for path in paths:  # a damaged byte would get a good checksum in the new file
+        verify_store(path)
     store = ShardedStore(paths, mixed=True)
     check_ids(store)
     header = dict(store.header)

@@ -299,8 +299,9 @@ class StoreReader:
 
     def split(self, name: str) -> SplitRows:
         """Return the rows of a split."""
-        rows = self._store.split_rows(name)
-        return SplitRows(rows, self._opened(f"splits/{dataset_name(name)}"))
+        if name not in self._store.splits:
+            raise self._store.no_split(name)
+        return SplitRows(self._store.splits[name], self._opened(f"splits/{dataset_name(name)}"))
 
     def text(self, name: str, row: int) -> str:
         """Return the text of one row in the column ``name``; raises as ``sample``."""

@@ -162,6 +162,10 @@ class ShardedStore:
                              f"{', '.join(map(repr, self.splits)) or 'no splits'}", path=self.path)
         return self.splits[split]
 
+    def column(self, name: str) -> Any:
+        """Return a whole column of the metadata, which is read where it is asked for."""
+        return self.metadata[name]
+
     def _open(self, k: int) -> Store:
         path, told = self.manifest.shard_path(k), self.manifest.shards[k]
         store = Store(path)
@@ -179,7 +183,7 @@ class ShardedStore:
 
     def _column(self, name: str, dtype: str, rows: list[int]) -> Joined | JoinedTexts:
         def fetch(k: int) -> Any:
-            return column_as(self.shard(k), name, dtype) if self._mixed else self.shard(k).metadata[name]
+            return column_as(self.shard(k), name, dtype) if self._mixed else self.shard(k).column(name)
 
         return JoinedTexts(fetch, rows) if dtype in (TEXT, LISTS) else Joined(fetch, rows, dtype)
 
@@ -188,7 +192,7 @@ class ShardedStore:
 
     def _split(self, name: str) -> Joined:
         counts = [shard.splits.get(name, 0) for shard in self.manifest.shards]
-        return Joined(lambda k: self.shard(k).splits[name], counts, "<u8", shifts=self.bounds)
+        return Joined(lambda k: self.shard(k).split_rows(name), counts, "<u8", shifts=self.bounds)
 
     def _no_row(self, first: int, last: int) -> StoreError:
         rows = f"row {first}" if first == last else f"rows {first} to {last}"
@@ -241,7 +245,7 @@ def check_ids(store: ShardedStore) -> None:
     Raises:
         StoreError: there is one; the message names it and both shards.
     """
-    columns = [store.shard(k).metadata["id"] for k in range(len(store.manifest.shards))]
+    columns = [store.shard(k).column("id") for k in range(len(store.manifest.shards))]
     keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns
                            if isinstance(column, TextColumn)])
     ids: Any = store.metadata["id"]
@@ -276,7 +280,7 @@ def _type_of(column: Any) -> str:
 
 def column_as(store: Store, name: str, dtype: str) -> Any:
     """Return a column of numbers as other numbers, or as the texts they were read from."""
-    column = store.metadata[name]
+    column = store.column(name)
     if not isinstance(column, np.ndarray) or column.dtype.str == dtype:
         return column
     if dtype != TEXT:
@@ -323,8 +327,8 @@ class _Summarised:
     def __init__(self, store: Store) -> None:
         self.header, self.types = store.header, types_of(store)
         self.lengths = store.lengths(slice(None))
-        self._label = _detached(store.metadata["label"]) if store.classes else None
-        self._splits = {name: np.array(rows) for name, rows in store.splits.items()}
+        self._label = _detached(store.column("label")) if store.classes else None
+        self._splits = {name: np.array(store.split_rows(name)) for name in store.splits}
 
     def rows(self, split: str) -> np.ndarray:
         """Return the rows of a split, or of the whole store."""

@@ -44,7 +44,7 @@ def split_store(
             remedy = f"give one with --fold, 0 <= fold < {len(folds)}" if folds else "preprocess with --folds"
             raise OptionError(f"{store.path}: {what}; this store has "
                               f"{', '.join(map(repr, store.splits)) or 'no splits'}; {remedy}")
-        rows = np.sort(np.concatenate([np.asarray(store.splits[name]) for name in folds if name != f"fold{fold}"]))
+        rows = np.sort(np.concatenate([np.asarray(store.split_rows(name)) for name in folds if name != f"fold{fold}"]))
         announce(f"fold {fold} of {len(folds)} is the test set, the others are train")
         train_set: Any = Subset(SequenceDataset(store), rows.tolist())
         test_set: SequenceDataset | None = SequenceDataset(store, f"fold{fold}")
@@ -79,7 +79,7 @@ def hold_out(dataset: SequenceDataset | Subset) -> tuple[list[int], list[int]]:
     A tenth with the lowest hashes of their ids: the same whatever the seed of the run.
     """
     whole: Any = dataset.dataset if isinstance(dataset, Subset) else dataset
-    ids = whole.store.metadata["id"]
+    ids = whole.store.column("id")
     hashes = hash_strings([str(ids[row]) for row in store_rows(dataset).tolist()])
     count = max(1, round(HOLD_OUT * len(hashes)))
     order = np.argsort(hashes, kind="stable")

@@ -4,6 +4,9 @@ Place in the flow: seqs.h5 -> locate -> [store] -> sequences.
 
 Opening takes time and memory that do not depend on the number of sequences. A store holds no
 HDF5 handle, pickles to its path, and is mapped again where it is unpickled.
+
+Its arrays are the bytes of the file, whatever they are. The methods ``sequence``, ``lengths``,
+``split_rows`` and ``column`` check each block on its first touch, as datasets do.
 """
 
 from __future__ import annotations
@@ -101,9 +104,8 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._extents = locate(self.path)
-        self._map = _map_file(self.path)
-        self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else _map_array(self.path, self._map, extent)
+        self._map, self._extents = locate(self.path)
+        self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else _map_array(self._map, extent)
                                        for name, extent in self._extents.items()}
         self._open_chunks()
         self._checked: dict[str, Checked] = {}
@@ -188,9 +190,11 @@ class Store:
         """
         if not 0 <= row < len(self):
             raise self.no_row(row)
+        self._touch("offsets", row, row + 2)
         start, end = self._ends[row], self._ends[row + 1]
         if not start <= end <= len(self.values):
             raise self.bad_offsets("offsets", row)
+        self._touch("values", start, end)
         return self.values[start:end]
 
     def lengths(self, rows: slice | np.ndarray) -> np.ndarray:
@@ -201,6 +205,7 @@ class Store:
         """
         numbers: Any = range(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows, np.int64)
         if isinstance(rows, slice) and numbers.step == 1:
+            self._touch("offsets", numbers.start, max(numbers.start, numbers.stop) + 1)
             ends = self.offsets[numbers.start : max(numbers.start, numbers.stop) + 1]
             starts, stops = ends[:-1], ends[1:]
         else:
@@ -210,6 +215,7 @@ class Store:
                     f"{self.path}: rows {index.min()} to {index.max()} are asked for; expected "
                     f"0 <= row < {len(self)}; run: seqpipe verify {self.path}", path=self.path,
                 )
+            self.checked("offsets").touch_items(np.concatenate([index, index + 1]))
             starts, stops = self.offsets[index], self.offsets[index + 1]
         bad = (starts > stops) | (stops > len(self.values))
         if bad.any():
@@ -235,12 +241,33 @@ class Store:
             StoreError: the store has no such split.
         """
         if split not in self.splits:
-            raise StoreError(
-                f"{self.path}: no split {split!r}; this store has "
-                f"{', '.join(map(repr, self.splits)) or 'no splits'}",
-                path=self.path,
-            )
+            raise self.no_split(split)
+        self._touch(f"splits/{dataset_name(split)}")
         return self.splits[split]
+
+    def no_split(self, split: str) -> StoreError:
+        """Return the error of a split that is not there."""
+        return StoreError(f"{self.path}: no split {split!r}; this store has "
+                          f"{', '.join(map(repr, self.splits)) or 'no splits'}", path=self.path)
+
+    def column(self, name: str) -> Any:
+        """Return a whole column of the metadata.
+
+        Raises:
+            StoreError: a block of it is damaged.
+        """
+        path = f"metadata/{dataset_name(name)}"
+        for part in (path, f"{path}/offsets", f"{path}/values"):
+            if part in self.arrays:
+                self._touch(part)
+        return self.metadata[name]
+
+    def _touch(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Check the blocks of some items of an array; chunks are checked where they are inflated."""
+        array = self.arrays[name]
+        stop = len(array) if stop is None else stop
+        if start < stop and not isinstance(array, Chunks):
+            self.checked(name).touch(start, stop)
 
     def checked(self, name: str) -> Checked:
         """Return the array at ``name`` inside the file so that reading checks each block on its first touch."""
@@ -452,19 +479,8 @@ class Store:
         raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    try:
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be mapped into memory ({error}); copy it to a local disk",
-                         path=path) from None
-
-
-def _map_array(path: Path, mapped: mmap.mmap, extent: Extent) -> np.ndarray:
+def _map_array(mapped: mmap.mmap, extent: Extent) -> np.ndarray:
     """Return one array as a plain read-only ndarray over the map."""
-    if extent.offset + extent.num_bytes > len(mapped):
-        raise StoreError(f"{path}: the file shrank while it was opened; open it again", path=path)
     count = math.prod(extent.shape)
     array = np.frombuffer(mapped, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
     array = array.reshape(extent.shape)

@@ -294,14 +294,14 @@ def _describe_task(name: str, store: Store | ShardedStore, train_set: Any) -> Ta
         assert store.alphabet is not None
         return Task(name, store.alphabet.num_tokens)
     if name == "classify":
-        numbers = np.asarray(store.metadata["label"])
+        numbers = np.asarray(store.column("label"))
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(store.classes):
             raise StoreError(
                 f"{store.path}: damaged: /metadata/label holds {numbers.min()} to {numbers.max()}, expected "
                 f"0 <= label < {len(store.classes)}; run: seqpipe verify {store.path}", path=store.path,
             )
         return Task(name, len(store.classes))
-    labels = np.asarray(store.metadata["label"])[store_rows(train_set)]
+    labels = np.asarray(store.column("label"))[store_rows(train_set)]
     return Task(name, 1, float(labels.mean()), float(labels.std()) or 1.0)
 
 

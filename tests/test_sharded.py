@@ -208,7 +208,7 @@ def test_verify_names_the_shard_that_is_damaged(make_store: Make, tmp_path: Path
         verify(VerifyOptions(store=manifest))
     manifest.write_bytes(whole)
     with open(paths[1], "r+b") as file:
-        file.seek(locate(paths[1])["values"].offset + 3)
+        file.seek(locate(paths[1])[1]["values"].offset + 3)
         file.write(b"\x05" if Store(paths[1]).values[3] != 5 else b"\x04")
     with pytest.raises(StoreError, match=r"v1.h5: damaged:\n  /values: bytes 0 to"):
         verify(VerifyOptions(store=manifest))

@@ -148,7 +148,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
 
     paths, manifest, _ = make_shards(tmp_path, features=False)
     with open(paths[2], "r+b") as file:
-        file.seek(locate(paths[2])["values"].offset)
+        file.seek(locate(paths[2])[1]["values"].offset)
         file.write(b"\x07")
     dataset = SequenceDataset(manifest)
     assert len(dataset[0][0])

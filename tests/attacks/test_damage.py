@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,8 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqpipe.description import describe
 from seqpipe.errors import StoreError
-from seqpipe.options import VerifyOptions
+from seqpipe.exporting import export
+from seqpipe.locate import locate
+from seqpipe.merging import merge
+from seqpipe.options import DescribeOptions, ExportOptions, MergeOptions, VerifyOptions
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 from seqpipe.verification import verify
@@ -91,6 +96,47 @@ def test_a_flipped_bit_is_reported_with_its_place(amp_store: Path, tmp_path: Pat
         dataset.__getitems__([1, row])[1]
     low, high = map(int, re.findall(r"rows (\d+) to (\d+)", str(caught.value))[0])
     assert low <= row <= high
+
+
+def merged(path: Path, out: Path) -> Any:
+    return merge(MergeOptions(stores=(path,), out=out, overwrite=True)) and out.read_bytes()
+
+
+def exported(path: Path, out: Path, split: str | None = None) -> Any:
+    return export(ExportOptions(stores=(path,), out=out, format="jsonl", split=split, overwrite=True)) \
+        and out.read_bytes()
+
+
+def told_whole(path: Path, out: Path) -> Any:
+    """Everything that is read of a store past its datasets: weights, held-out rows, leakage, moments of labels."""
+    store = Store(path)
+    columns = [list(store.column(name)) for name in store.metadata]
+    splits = {name: store.split_rows(name).tolist() for name in store.splits}
+    return columns, splits, store.lengths(slice(None)).tolist(), [store.sequence(i).tolist() for i in range(len(store))]
+
+
+WAYS = {"one file": merged, "manifest": lambda path, out: merged(path, out.with_suffix(".seqpipe.json")),
+        "export": exported, "export of a split": lambda path, out: exported(path, out, "train"), "store": told_whole,
+        "leakage": lambda path, out: describe(DescribeOptions(store=path, leakage=True))}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_made_of_a_changed_byte(small: Path, tmp_path: Path, way: str) -> None:
+    """In each array: a command reports it, or what it makes is the same; a copy with new checksums would hide it."""
+    path, out, data = tmp_path / "a.h5", tmp_path / "out", small.read_bytes()
+    path.write_bytes(data)
+    expected = WAYS[way](path, out)
+    places = {name: extent for name, extent in locate(path)[1].items() if not name.startswith("checksums/")}
+    reported = 0
+    for extent in places.values():
+        for at in (extent.offset, extent.offset + extent.num_bytes - 8):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            try:
+                assert WAYS[way](path, out) == expected
+            except StoreError as error:
+                reported += 1
+                assert "a.h5: damaged" in str(error)
+    assert reported > len(places)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -169,12 +215,11 @@ def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: b
 
 
 def test_offsets_that_decrease_are_refused_where_they_are_read(copy: Path) -> None:
-    """By sequence and lengths for the rows concerned, by verify for the whole."""
+    """By sequence, lengths and a dataset, by verify for the whole."""
     with h5py.File(copy, "r+") as file:
         file["offsets"][1:3] = [6, 4]
     reseal(copy)
     store = Store(copy)
-    assert len(store.sequence(0)) == 6 and len(store.sequence(2)) == 5
     for read in (lambda: store.sequence(1), lambda: store.lengths(slice(None)), lambda: store.lengths(np.array([1])),
                  lambda: store.lengths(slice(None, None, -1)), lambda: SequenceDataset(copy)[1]):
         with pytest.raises(StoreError, match=r"/offsets\[1:3\] is 6, 4; expected start <= end <= 10"):
@@ -187,8 +232,9 @@ def test_offsets_past_the_end_are_refused_where_they_are_read(copy: Path) -> Non
     """A sequence that would end outside of the values."""
     with h5py.File(copy, "r+") as file:
         file["offsets"][2] = 2**63
+    reseal(copy)
     for read in (lambda: Store(copy).sequence(1), lambda: Store(copy).lengths(slice(None))):
-        with pytest.raises(StoreError, match=r"/offsets\[1:3\] is 4, 9223372036854775808"):
+        with pytest.raises(StoreError, match=r"/offsets\[2:4\] is 9223372036854775808, 9; expected start <= end <= 10"):
             read()
 
 
@@ -212,7 +258,12 @@ def test_a_split_with_rows_that_do_not_exist_is_refused(copy: Path) -> None:
     assert "/splits/train holds row 4; expected rows < 4" in refused(copy)
     with h5py.File(copy, "r+") as file:
         file["splits/train"][()] = [99, 1]
-    with pytest.raises(StoreError, match=r"no row 99; expected 0 <= row < 4"):
-        Store(copy).sequence(int(Store(copy).split_rows("train")[0]))
+    reseal(copy)
+    for read in (lambda: Store(copy).split_rows("train"), lambda: SequenceDataset(copy, "train")[0]):
+        with pytest.raises(StoreError, match=r"/splits/train\[0:2\] is 99, 1; expected rows that ascend, each < 4"):
+            read()
+    for read in (lambda: Store(copy).sequence(99), lambda: SequenceDataset(copy, "train", verify=False)[0]):
+        with pytest.raises(StoreError, match=r"no row 99; expected 0 <= row < 4"):
+            read()
     with pytest.raises(StoreError, match=r"rows 1 to 99"):
-        Store(copy).lengths(Store(copy).split_rows("train"))
+        Store(copy).lengths(np.array([99, 1]))
