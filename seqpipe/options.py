@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from seqpipe.errors import OptionError
 
@@ -21,6 +21,13 @@ MOST = {"seed": 2**63 - 1, "workers": 1024, "num_workers": 1024,
 RawFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="(required)")]]
 StoreFile = Positional[Annotated[Path, arg(metavar="STORE")]]
 StoreFiles = Positional[Annotated[tuple[Path, ...], arg(metavar="STORE...", help_behavior_hint="(required)")]]
+# Whose help says what happens without them.
+MaybeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
+MaybePath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+MaybeInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
+MaybeFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
+Switch = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]  # off by default
+Format = Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"]
 Padding = Literal["fill", "pad_sequence", "manual"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -40,34 +47,32 @@ class PreprocessOptions:
     """Raw files, read in this order; quoted patterns ('data/*.fa'), or - for standard input."""
     out: Path
     """Store to write."""
-    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"] = "auto"
+    format: Format = "auto"
     """Format of the raw files; auto looks at the content, then at the name."""
     alphabet: str = "auto"
     """auto, dna, rna, iupac, protein, chars, bytes, ints, or a file with one symbol a line."""
-    id_column: str | None = None
+    id_column: MaybeText = None
     """Column or key with the ids (default: id, where there is one; else ids are STEM:n)."""
-    sequence_column: str | None = None
+    sequence_column: MaybeText = None
     """Column or key with the sequence (default: sequence, seq, text, tokens or values)."""
-    time_column: str | None = None
+    time_column: MaybeText = None
     """Column of a long table (one row a time step) that orders the rows of an id; kept as the track time."""
-    value_columns: str | None = None
-    """Columns of a long table with the numbers of a time step, with "," between them: v1,v2; of JSON rows, the
-    names of their channels."""
-    label_column: str | None = None
+    value_columns: MaybeText = None
+    """Columns with the numbers of a time step, as v1,v2 (a long table); for JSON rows, names of the channels."""
+    label_column: MaybeText = None
     """Column or key with the label (default: label, where there is one)."""
-    labels: Path | None = None
+    labels: MaybePath = None
     """CSV or TSV with a column id, joined by it; its other columns become metadata."""
     label_type: Literal["auto", "class", "number", "multilabel", "none"] = "auto"
-    """How labels are read; auto: a class, or a number where any label has a fraction; multilabel: any number
-    of classes."""
+    """auto: classes, or numbers where a label has a fraction; multilabel: any number of classes a record."""
     label_separator: str = ";"
-    """Between the classes of a label (multilabel; a JSON list needs none)."""
-    target_column: str | None = None
+    """What parts the classes of a multilabel label (a JSON list needs none)."""
+    target_column: MaybeText = None
     """Column or key with one class or number for each element: a list, a text of as many symbols, or words."""
-    classes: Path | None = None
+    classes: MaybePath = None
     """File with the classes of the labels, one a line, in their order; a label outside is an error."""
-    like: Path | None = None
-    """Store whose alphabet, classes and kinds of columns are taken, so that both can be one."""
+    like: MaybePath = None
+    """Store whose alphabet, classes and kinds of columns are taken, so that the two can be merged."""
     on_unmatched: Literal["error", "skip"] = "error"
     """What to do with records without a row in LABELS, and with rows without a record."""
     on_duplicate: Literal["error", "skip", "rename"] = "error"
@@ -75,10 +80,9 @@ class PreprocessOptions:
     split: str = "0.8,0.1,0.1"
     """Shares of train,valid,test drawn by a hash of the id; or column:NAME, file (_TRAIN, _TEST in names), none."""
     split_by: str = "random"
-    """What shares are drawn from: random (records), stratified (the records of each class), or group:COLUMN
-    (whole groups: no group in two splits)."""
+    """What is drawn: random (records), stratified (records of each class) or group:COLUMN (whole groups)."""
     folds: int = 0
-    """Draw FOLDS folds of like size instead of train, valid and test; a training run tests on one of them."""
+    """Draw FOLDS folds of like size instead of train, valid and test; train --fold tests on one (0: no folds)."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
     case: Literal["keep", "upper", "lower"] = "keep"
@@ -89,7 +93,7 @@ class PreprocessOptions:
     """An empty sequence: an error, or leave the record out, or keep it."""
     min_length: int = 0
     """Leave out records with fewer elements."""
-    max_length: int | None = None
+    max_length: MaybeInt = None
     """Most elements a sequence may have."""
     on_long: Literal["error", "skip", "truncate"] = "error"
     """A sequence of more than MAX_LENGTH elements: an error, or leave the record out, or cut the end off."""
@@ -100,19 +104,18 @@ class PreprocessOptions:
     quality: Literal["drop", "keep"] = "drop"
     """Qualities of FASTQ; keep: as the track quality, Phred scores."""
     seed: int = 0
-    """Keys the random split."""
+    """Seed of the random split."""
     workers: int = 1
     """Processes that read; the store is the same for any number."""
-    executor: str | None = None
+    executor: MaybeText = None
     """Read on a cluster instead: dask://HOST:PORT of a scheduler whose workers see the same files (extra "dask")."""
-    shard: str | None = None
+    shard: MaybeText = None
     """Import only the I-th of N contiguous shares of the input, I/N from 1/N to N/N; seqpipe merge joins the stores."""
-    resume: bool = False
+    resume: Switch = False
     """Go on where an import of the same files with the same options was killed."""
     compression: Literal["none", "gzip"] = "none"
-    """gzip: values and tracks in compressed chunks, for archives and slow disks; shuffled reading takes many times as
-    long."""
-    overwrite: bool = False
+    """gzip: values and tracks in compressed chunks, for archives and slow disks; slow to read shuffled."""
+    overwrite: Switch = False
     """Replace OUT when it exists."""
 
     def __post_init__(self) -> None:
@@ -133,13 +136,13 @@ class DescribeOptions:
 
     store: StoreFile
     """Store or manifest to describe."""
-    json: bool = False
+    json: Switch = False
     """Print JSON."""
     head: int = 0
     """Also print the first HEAD sequences."""
-    leakage: bool = False
+    leakage: Switch = False
     """Also list identical sequences, and groups, that stand in more than one split."""
-    plot: Path | None = None
+    plot: MaybePath = None
     """Also draw the lengths of each split into this PNG (needs the extra "plot")."""
 
     def __post_init__(self) -> None:
@@ -169,9 +172,8 @@ class MergeOptions:
     out: Path
     """Store to write, or manifest (NAME.seqpipe.json) in the folder of the stores."""
     compression: Literal["none", "gzip"] = "none"
-    """gzip: values and tracks in compressed chunks, for archives and slow disks; shuffled reading takes many times as
-    long."""
-    overwrite: bool = False
+    """gzip: values and tracks in compressed chunks, for archives and slow disks; slow to read shuffled."""
+    overwrite: Switch = False
     """Replace OUT when it exists."""
 
 
@@ -186,9 +188,9 @@ class AppendOptions:
     """Manifest to add to."""
     stores: StoreFiles
     """Stores to add, in the order of their rows."""
-    out: Path | None = None
+    out: MaybePath = None
     """Manifest to write instead of replacing MANIFEST, in the same folder."""
-    overwrite: bool = False
+    overwrite: Switch = False
     """Replace OUT when it exists."""
 
 
@@ -207,11 +209,11 @@ class ExportOptions:
     """Format to write."""
     out: Path
     """File to write, compressed where its name ends with .gz; - is standard output."""
-    split: str | None = None
+    split: MaybeText = None
     """Only this split."""
-    columns: str | None = None
+    columns: MaybeText = None
     """Only these columns and tracks, separated by commas ("split" among them; the id is always written)."""
-    overwrite: bool = False
+    overwrite: Switch = False
     """Replace OUT when it exists."""
 
 
@@ -222,9 +224,9 @@ class TrainOptions:
     Without --data: on the built-in peptides (data/amp), from raw FASTA to test accuracy.
     """
 
-    data: Path | None = None
+    data: MaybePath = None
     """Store or manifest to train on."""
-    out: Path | None = None
+    out: MaybePath = None
     """Run directory (default: runs/STEM-NNN, new each time)."""
     task: Literal["auto", "classify", "regress", "lm"] = "auto"
     """auto: classify with classes, regress with numbers, else lm (predict the next token)."""
@@ -244,25 +246,23 @@ class TrainOptions:
     """How the states of a sequence become one vector."""
     rnn_path: Literal["auto", "masked", "packed"] = "auto"
     """masked: padded kernels; packed: PackedSequence, many times slower on a CPU; the same numbers; auto: by device."""
-    epochs: int | None = None
+    epochs: MaybeInt = None
     """Passes over the train split (default: 12, or as many as make 500 steps; at most 100)."""
-    max_steps: int | None = None
+    max_steps: MaybeInt = None
     """Stop after this many optimizer steps."""
-    max_time: float | None = None
+    max_time: MaybeFloat = None
     """Stop after this many seconds of training."""
-    batch_size: int | None = None
+    batch_size: MaybeInt = None
     """Sequences a batch at most (default: 64, or without limit with --max-tokens)."""
-    max_tokens: int | None = None
+    max_tokens: MaybeInt = None
     """Elements a batch at most, padding included."""
     sampling: str = "uniform"
     """uniform: each sequence once an epoch; balanced: classes alike; weighted:COLUMN; these draw with replacement."""
     bucket: bool = True
-    """Put sequences of like length into one batch: much less padding; where the class follows the
-    length, batches of one class: then raise --mixing."""
-    mixing: float | None = None
-    """How much the lengths of a batch may differ (default: 0.018, as a share): more is more padding, and classes that
-    mix."""
-    longest_first: bool = False
+    """Put sequences of like length into one batch: less padding (where the class follows the length: --mixing)."""
+    mixing: MaybeFloat = None
+    """How much the lengths of a batch may differ: about this share of padding (default: 0.018; 0 is tight)."""
+    longest_first: Switch = False
     """Begin each epoch with the largest batch: memory runs out at the first step or never."""
     padding: Padding = "fill"
     """Collate function: all pad alike, fill is the fastest."""
@@ -278,12 +278,12 @@ class TrainOptions:
     """Loader processes; auto is 0: a mapped store is faster without."""
     log_every: int = 50
     """Steps between two lines of metrics.jsonl."""
-    fold: int | None = None
+    fold: MaybeInt = None
     """Test on fold FOLD of a store made with --folds, and train on the others."""
-    subset: int | None = None
+    subset: MaybeInt = None
     """Train on the first SUBSET sequences of the train split only."""
     seed: int = 0
-    """Keys the initial weights, the order and the dropout."""
+    """Seed of the initial weights, the order and the dropout."""
 
     def __post_init__(self) -> None:
         _check_minimum(self, embedding_dim=1, hidden_dim=1, layers=1, epochs=1, max_steps=1, batch_size=1, max_tokens=1,
@@ -299,27 +299,27 @@ class PredictOptions:
 
     checkpoint: Path
     """best.pt or last.pt of a run directory."""
-    input: tuple[Path, ...] = ()
+    input: Annotated[tuple[Path, ...], arg(metavar="RAW...", help_behavior_hint="")] = ()
     """Raw files, patterns or - (standard input), read as the network's training data were."""
-    data: Path | None = None
+    data: MaybePath = None
     """A store or manifest instead of raw files; also prints the metrics where it has labels."""
-    split: str | None = None
+    split: MaybeText = None
     """With --data: only this split."""
     out: Path
     """Table to write (TSV): id, prediction, and p_CLASS for each class; lm: id, bits_per_token, tokens."""
-    format: Literal["auto", "fasta", "fastq", "csv", "tsv", "jsonl", "text", "ts", "h5"] | None = None
+    format: Annotated[Format | None, arg(metavar="FORMAT", help_behavior_hint="")] = None
     """Format of the raw files (default: that of the training data)."""
-    id_column: str | None = None
+    id_column: MaybeText = None
     """Column or key with the ids (default: as in training)."""
-    sequence_column: str | None = None
+    sequence_column: MaybeText = None
     """Column or key with the sequence (default: as in training)."""
-    encoding: str | None = None
+    encoding: MaybeText = None
     """Encoding of the raw text (default: as in training)."""
     batch_size: int = 64
     """Sequences a batch."""
     device: Device = "auto"
     """Where to predict."""
-    overwrite: bool = False
+    overwrite: Switch = False
     """Replace OUT when it exists."""
 
     def __post_init__(self) -> None:
@@ -332,9 +332,9 @@ class ComparePaddingOptions:
 
     data: Path
     """Store or manifest to read."""
-    out: Path | None = None
+    out: MaybePath = None
     """Folder for comparison.csv (default: only the table is printed)."""
-    split: str | None = None
+    split: MaybeText = None
     """Only this split."""
     batch_size: int = 64
     """Sequences a batch."""
@@ -343,7 +343,7 @@ class ComparePaddingOptions:
     rounds: int = 5
     """Rounds, strategies taking turns; the median is reported."""
     seed: int = 0
-    """Keys the order of the batches."""
+    """Seed of the order of the batches."""
 
     def __post_init__(self) -> None:
         _check_minimum(self, batch_size=1, max_batches=1, rounds=1, seed=0)
@@ -358,14 +358,14 @@ class BenchOptions:
 
     subject: Positional[Annotated[Literal["import", "store", "batches"], arg(metavar="{import,store,batches}")]]
     """What to measure."""
-    folder: Path | None = None
+    folder: MaybePath = None
     """Folder for the data made and read (default: a temporary one)."""
     size: float = 1.0
     """Size of the data and of each round; 0.1 is quick and coarse."""
     rounds: int = 3
     """Rounds, loaders taking turns; the median is reported."""
     seed: int = 0
-    """Keys the data and the order of reading."""
+    """Seed of the data and the order of reading."""
 
     def __post_init__(self) -> None:
         _check_minimum(self, rounds=1, seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -26,13 +27,22 @@ def test_each_command_is_a_script_too_and_each_script_a_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_both_spellings_print_the_same_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One implementation behind both."""
+    """One implementation behind both; what stands for "not given" inside is not shown."""
     script = import_module(f"scripts.{name.replace('-', '_')}")
     texts = []
     for call in (lambda: script.main(["--help"]), lambda: main([name, "--help"])):
         assert call() == 0
         texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] and f"usage: seqpipe {name}" in texts[0]
+    assert texts[0] == texts[1] and f"usage: seqpipe {name}" in texts[0] and "None" not in texts[0]
+
+
+def test_the_help_of_each_flag_is_one_line_of_the_source() -> None:
+    """tyro keeps the breaks of longer ones, wherever the terminal would have put its own."""
+    for node in ast.walk(ast.parse((ROOT / "seqpipe" / "options.py").read_text("utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            texts = [line for line in node.body[1:] if isinstance(line, ast.Expr)]
+            assert len(texts) == sum(isinstance(line, ast.AnnAssign) for line in node.body)
+            assert [text.lineno for text in texts] == [text.end_lineno for text in texts]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
