@@ -52,7 +52,7 @@ def disagreement(first: str, second: str, what: str, one: Any, other: Any, remed
         # Thousands of classes say nothing; the first that differs does.
         at = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
         one, other = (f"{len(part)} ({part[at] if at < len(part) else 'none'!r} at {at})" for part in (one, other))
-    return StoreError(f"{first} and {second} cannot be one store: their {what} differ: {_short(one)} and "
+    return StoreError(f"{first} and {second} cannot be one store: they differ in {what}: {_short(one)} and "
                       f"{_short(other)}; {remedy}")
 
 

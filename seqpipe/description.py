@@ -47,7 +47,7 @@ def describe(options: DescribeOptions) -> str:
     except ValueError as error:
         raise StoreError(f"{store.path}: damaged: {error}; run: seqpipe verify {store.path}", path=store.path) from None
     if options.leakage:
-        content["parted"] = find_leakage(store)
+        content["leaks"] = find_leakage(store)
     return json.dumps(content, indent=2, ensure_ascii=False) if options.json else _as_text(store, content)
 
 
@@ -161,12 +161,13 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     lines += [f"counted   {name}: {count:,}" for name, count in content["provenance"].get("counts", {}).items()]
     if targets := content.get("target_classes"):
         lines.append(f"targets   {len(targets):,} classes: {', '.join(targets[:8])}{', …' if len(targets) > 8 else ''}")
-    lines += [f"leakage   {count:,} {what} stand in more than one split"
-              for what, count in content.get("leakage", {}).items()]
-    for what, groups in content.get("parted", {}).items():
-        lines.append(f"parted    {len(groups):,} {what}{' (the first 100; --json lists all)' * (len(groups) > 100)}")
+    leaks = content.get("leaks", {})
+    for what, count in (content.get("leakage", {}) | {what: len(found) for what, found in leaks.items()}).items():
+        found = leaks.get(what, [])
+        lines.append(f"leakage   {count:,} {what} in more than one split"
+                     + " (the first 100; --json lists all)" * (len(found) > 100))
         lines += ["          " + "; ".join(f"{name}: {', '.join(ids)}" for name, ids in where.items())
-                  for where in groups[:100]]
+                  for where in found[:100]]
     for sample in content["head"]:
         lines.append("sample    " + ", ".join(f"{name}={value}" for name, value in sample.items()))
     text = "\n".join(lines)  # texts of the data may hold what would move a terminal's cursor

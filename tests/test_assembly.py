@@ -259,11 +259,11 @@ def test_describe_lists_what_is_parted(build):
     rows = "a,ACGT,train,g\nb,ACGT,test,g\nc,GG,train,h\nd,GG,train,i\ne,ACGT,test,h\n"
     dataset, _ = build({"a.csv": "id,seq,s,p\n" + rows}, split="column:s", split_by="group:p")
     options = DescribeOptions(store=dataset.store.path, leakage=True, json=True)
-    assert json.loads(describe(options))["parted"] == {
+    assert json.loads(describe(options))["leaks"] == {
         "sequences": [{"train": ["a"], "test": ["b", "e"]}],
         "groups": [{"train": ["a"], "test": ["b"]}, {"train": ["c"], "test": ["e"]}]}
     text = describe(DescribeOptions(store=dataset.store.path, leakage=True))
-    assert "parted    1 sequences\n          train: a; test: b, e" in text
+    assert "leakage   1 sequences in more than one split\n          train: a; test: b, e" in text
 
 
 @settings(deadline=None, max_examples=30)

@@ -381,7 +381,7 @@ def test_help_names_every_option(capsys):
     text = capsys.readouterr().out
     assert [option for option in option_names("preprocess") - {"--raw"} if not re.search(rf"{option}[ ,]", text)] == []
     assert "RAW..." in text and "Example: seqpipe preprocess data/amp/amp.fasta" in text
-    known = option_names("preprocess") | {"--help", "--no-overwrite", "--no-resume"}
+    known = option_names("preprocess") | {"--help"}
     assert {*re.findall(r"--[a-z][a-z-]*", text)} <= known
 
 

@@ -131,7 +131,7 @@ def test_stores_that_differ_are_refused_naming_both(
     """One encoding, one class list, one set of columns: else both stores and both values are named."""
     first = make_store("a.csv", "id,sequence,label\np,ACGT,x\n", alphabet="dna")
     second = make_store("b.csv", content, **options)
-    with pytest.raises(StoreError, match=rf"a.h5 and .*b.h5 cannot be one store: their {what} differ: .* and .*"):
+    with pytest.raises(StoreError, match=rf"a.h5 and .*b.h5 cannot be one store: they differ in {what}: .* and .*"):
         open_store([first, second])
 
 
