@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.alphabet import Alphabet, fixed_alphabet, fold_case, kind_of, parse_ints
+from seqpipe.alphabet import Alphabet, choose_alphabet, fixed_alphabet, fold_case, kind_of, parse_ints
 from seqpipe.options import PreprocessOptions
 from seqpipe.readers.blocks import LETTERS
 from seqpipe.spool import Spools
@@ -93,18 +93,26 @@ class FixedTokens:
 
 
 class FoundSymbols:
-    """Text whose alphabet is the symbols it holds; kept as UTF-8 until all of them are known."""
+    """Text whose alphabet is the symbols it holds; kept as UTF-8, in ``code_bytes``, until all of them are known.
+
+    Args:
+        spools: of the part.
+        case: ``--case``.
+        codes: the symbols that the codes of all parts start with.
+    """
 
     remedy = "all sequences must be of one kind"
 
-    def __init__(self, spools: Spools, case: str) -> None:
+    def __init__(self, spools: Spools, case: str, codes: str) -> None:
         self.empty = ""
         self.counts: Counter[str] = Counter()
-        self._case = case
+        self._case, self._codes = case, codes
         self._texts = spools.new_ragged("values")
-        self._ascii = b""  # ASCII symbols seen, as bytes.translate takes them
+        self._bytes = code_bytes(codes)
+        self._table = bytes.maketrans(self._bytes, bytes(range(256)))
+        self._seen = b""  # codes of the ASCII symbols seen, as bytes.translate takes them
+        self._first = 0  # all codes from 1 to this were seen
         self._symbols: set[str] = set()
-        self._plain = b""  # those of them that are plain letters
 
     def measure(self, sequence: str | np.ndarray) -> int:
         return len(sequence)
@@ -118,32 +126,46 @@ class FoundSymbols:
             raise ValueError(f"found {kind_of(sequence)}, expected text, as in the first record")
         _count_case(self.counts, sequence, folded := fold_case(sequence, self._case))
         sequence = folded
-        data = sequence.encode()
-        if sequence.isascii():
-            if new := data.translate(None, self._ascii):
-                self._symbols.update(new.decode())
-                self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
-        else:
+        data = sequence.encode().translate(self._table)
+        if not sequence.isascii():
             self._symbols.update(sequence)
+        elif new := data.translate(None, self._seen):
+            self._add(set(new))
         self._texts.append(data)
         return len(sequence)
 
     def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
         """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
         folded = _fold(letters, self._case)
-        for sample in (folded[:SAMPLE], folded):  # most symbols are found in a few letters
-            if new := set(sample.translate(None, self._plain)):
-                if not new <= set(LETTERS):
-                    return False
-                self._plain += bytes(new)
-                self._symbols.update(map(chr, new))
-                self._ascii = "".join(symbol for symbol in self._symbols if symbol.isascii()).encode()
+        data = folded.translate(self._table)
+        if np.frombuffer(data, np.uint8).max() > self._first or b"\0" in data:
+            for sample in (data[:SAMPLE], data):  # most symbols are found in a few letters
+                if new := set(sample.translate(None, self._seen)):
+                    if not {self._bytes[code] for code in new} <= set(LETTERS):
+                        return False
+                    self._add(new)
         _count_case(self.counts, letters, folded)
-        self._texts.extend(folded, lengths)
+        self._texts.extend(data, lengths)
         return True
 
+    def _add(self, new: set[int]) -> None:
+        """Note that ASCII symbols were seen, by their codes."""
+        self._seen += bytes(new)
+        self._symbols.update(chr(self._bytes[code]) for code in new)
+        while self._first + 1 in self._seen:
+            self._first += 1
+
     def state(self) -> dict[str, Any]:
-        return {"kind": "symbols", "symbols": "".join(sorted(self._symbols))}
+        return {"kind": "symbols", "symbols": "".join(sorted(self._symbols)), "codes": self._codes}
+
+
+def code_bytes(codes: str) -> bytes:
+    """Return the byte that each code of 256 stands for: ``codes`` come first, from 1.
+
+    Where the alphabet turns out to be what was expected, codes are token ids. Byte 0 keeps its own.
+    """
+    first = b"\0" + codes.encode()
+    return first + bytes(sorted(set(range(256)) - set(first)))
 
 
 class FoundInts:
@@ -257,7 +279,13 @@ def check_alphabet(alphabet: str, first: str | np.ndarray) -> None:
         raise ValueError(f"found {kind_of(first)}, but --alphabet {alphabet} expects text; use --alphabet ints")
 
 
-def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, num_channels: int,
+def expected_codes(alphabet: str, first: str | np.ndarray) -> str:
+    """Return the ASCII symbols that ``--alphabet auto`` or ``chars`` will have, as far as the first sequence tells."""
+    found = frozenset(first[:SAMPLE]) if isinstance(first, str) else frozenset()
+    return choose_alphabet(alphabet, found).symbols if found and found <= set(map(chr, LETTERS)) else ""
+
+
+def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, num_channels: int, codes: str = "",
                 given: Alphabet | None = None) -> Encoder:
     """Return what encodes the sequences of a part.
 
@@ -266,6 +294,7 @@ def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, nu
         options: whose ``--alphabet`` fits the kind of the sequences.
         is_text: whether the first sequence of the import is text.
         num_channels: of the first sequence, where it is rows of numbers; else 0.
+        codes: what ``expected_codes`` said of the first sequence.
         given: the alphabet that ``--like`` fixes; None where the options or the input decide.
     """
     if num_channels:
@@ -276,6 +305,6 @@ def new_encoder(spools: Spools, options: PreprocessOptions, *, is_text: bool, nu
         return FoundInts(spools, read_text=options.alphabet == "ints")
     fixed = fixed_alphabet(options.alphabet)
     if fixed is None:
-        return FoundSymbols(spools, options.case)
+        return FoundSymbols(spools, options.case, codes)
     fixed = replace(fixed, case=options.case)
     return FixedTokens(spools, fixed.with_unk() if options.on_unknown == "unk" else fixed)

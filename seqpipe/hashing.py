@@ -95,6 +95,8 @@ def find_repeats(keys: np.ndarray, identity: Callable[[int], Hashable]) -> tuple
     shift = np.uint64(64 - parts.bit_length() + 1)
     for part in range(parts):
         rows = np.arange(len(keys)) if parts == 1 else np.flatnonzero(keys >> shift == np.uint64(part))
+        if _all_differ(keys[rows]):
+            continue
         rows = rows[np.argsort(keys[rows], kind="stable")]
         ordered = keys[rows]
         edges = np.flatnonzero(np.diff(ordered[1:] == ordered[:-1], prepend=False, append=False))
@@ -107,6 +109,12 @@ def find_repeats(keys: np.ndarray, identity: Callable[[int], Hashable]) -> tuple
     found = np.frombuffer(again, np.int64)
     order = np.argsort(found)
     return found[order], np.frombuffer(before, np.int64)[order]
+
+
+def _all_differ(keys: np.ndarray) -> bool:
+    """Say whether no two keys are equal; a sort without the rows takes a fraction of the time of one with them."""
+    ordered = np.sort(keys)
+    return bool((ordered[1:] != ordered[:-1]).all())
 
 
 def fractions(hashes: np.ndarray) -> np.ndarray:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqpipe.alphabet import Alphabet, UnknownSymbol, kind_of
-from seqpipe.encoding import check_alphabet, new_encoder
+from seqpipe.alphabet import Alphabet, UnknownSymbol, fold_case, kind_of
+from seqpipe.encoding import check_alphabet, expected_codes, new_encoder
 from seqpipe.errors import RawFormatError
 from seqpipe.layout import MAX_COLUMN_NAME
 from seqpipe.options import PreprocessOptions
@@ -46,12 +46,14 @@ class Layout:
         num_channels: of its sequence, where it is rows of numbers; else 0.
         columns: the names of its columns.
         tracks: names and dtypes of its tracks.
+        codes: the symbols that sequences of an alphabet not known yet are spooled with.
     """
 
     is_text: bool
     num_channels: int
     columns: tuple[str, ...]
     tracks: tuple[tuple[str, str], ...]
+    codes: str
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,9 @@ def lay_out(first: Record, plan: Plan) -> Layout:
                           f"{f'rows of {plan.num_channels} numbers' if plan.num_channels else 'tokens'}",
                           line=first.sequence_line)
     return Layout(isinstance(sequence, str), num_channels, tuple(first.columns),
-                  tuple((name, track.dtype.newbyteorder("<").str) for name, track in first.tracks.items()))
+                  tuple((name, track.dtype.newbyteorder("<").str) for name, track in first.tracks.items()),
+                  expected_codes(plan.options.alphabet, fold_case(sequence, plan.options.case)
+                                 if isinstance(sequence, str) else sequence))
 
 
 class Intake:
@@ -206,7 +210,8 @@ class Intake:
         self._plan, self._layout = plan, plan.layout
         self._spools = Spools(folder)
         self._encoder = new_encoder(self._spools, plan.options, is_text=self._layout.is_text,
-                                    num_channels=self._layout.num_channels, given=plan.alphabet)
+                                    num_channels=self._layout.num_channels,
+                                    codes=self._layout.codes, given=plan.alphabet)
         self._counts: Counter[str] = Counter()
         self._lengths = self._spools.new("lengths", "<u8")
         self._skipped = self._spools.new("skipped", "<u8")

@@ -32,8 +32,12 @@ class Spool:
 
     def append(self, data: bytes | memoryview) -> None:
         """Append the bytes of whole items."""
-        self._buffer += data
         self._num_bytes += len(data)
+        if len(data) >= BUFFER:
+            self._flush()
+            self._write(data)
+            return
+        self._buffer += data
         if len(self._buffer) >= BUFFER:
             self._flush()
 
@@ -43,20 +47,23 @@ class Spool:
 
     def close(self) -> dict[str, str | int]:
         """Write what is left; return the dtype and the number of items. Without any there is no file."""
-        if self._buffer:
-            self._flush()
+        self._flush()
         return {"dtype": self.dtype.str, "items": len(self)}
 
     def _flush(self) -> None:
+        if self._buffer:
+            self._write(self._buffer)
+            self._buffer.clear()
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
         try:
             with open(self.path, "ab") as file:
-                file.write(self._buffer)
+                file.write(data)
         except OSError as error:
             raise SeqpipeError(
-                f"{self.path}: could not set {len(self._buffer)} more bytes aside ({error}); an import needs room "
+                f"{self.path}: could not set {len(data)} more bytes aside ({error}); an import needs room "
                 "for its data there twice: free some space, or choose another --out", path=self.path,
             ) from error
-        self._buffer.clear()
 
 
 class Spools:

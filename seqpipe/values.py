@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.alphabet import Alphabet, choose_alphabet
+from seqpipe.encoding import code_bytes
 from seqpipe.parts import Part, Ragged, Rows
 from seqpipe.writer import Content
 
@@ -37,6 +38,7 @@ class Values:
         if self._is_text:
             found = frozenset("".join(state["symbols"] for state in states))
             self._alphabet = replace(choose_alphabet(alphabet, found), case=case)
+            self._codes = states[0]["codes"]  # the same in all parts
         elif states[0]["kind"] == "ints":
             self._alphabet = Alphabet.of_ints(max(state["largest"] for state in states))
         elif not self.num_channels:
@@ -57,11 +59,11 @@ class Values:
 
     def _tokens(self) -> Iterator[np.ndarray]:
         dtype = self._alphabet.dtype
-        for block in self._spool.blocks():
-            if self._is_text:
-                yield self._alphabet.encode_utf8(block.tobytes())
-            else:
-                yield block if block.dtype == dtype else block.astype(dtype)
+        if self._is_text and self._alphabet.symbols != self._codes:
+            order = code_bytes(self._codes)
+            yield from (self._alphabet.encode_utf8(block.tobytes().translate(order)) for block in self._spool.blocks())
+        else:  # the codes are the tokens
+            yield from (block if block.dtype == dtype else block.astype(dtype) for block in self._spool.blocks())
 
     def repeats(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the sequences that equal an earlier one, and the first each equals."""

@@ -132,13 +132,14 @@ def _take_headers(
     """Return ids and descriptions; None where a header is not plain."""
     places = _ranges(starts, ends - starts)
     text = array[places]
-    if text.tobytes().translate(None, _HEADER):
+    if (whole := text.tobytes()).translate(None, _HEADER) or (starts == ends).any():
         return None
+    lengths = (ends - starts).astype("<u8")
+    if b" " not in whole and b"\t" not in whole:
+        return (whole, lengths), {"description": (b"", np.zeros_like(lengths))}
     blanks = places[(text == 32) | (text == 9)]
-    behind = ends
-    if len(blanks):
-        found = np.searchsorted(blanks, starts)
-        behind = np.minimum(ends, np.append(blanks, len(array))[found])  # the end of the id
+    found = np.searchsorted(blanks, starts)
+    behind = np.minimum(ends, np.append(blanks, len(array))[found])  # the end of the id
     if (behind == starts).any():
         return None
     first = np.minimum(behind + 1, ends)  # of the description, behind any number of blanks
@@ -158,9 +159,8 @@ def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
     lengths = next_heads - bodies - np.diff(heads, append=len(ends)) + 1
     if not lengths.all() or (found := _take_headers(array, starts[heads] + 1, ends[heads])) is None:
         return None
-    keep = array != _NEWLINE
-    keep[_ranges(starts[heads], bodies - starts[heads])] = False
-    return Columns(*found, array[keep].tobytes(), lengths.astype("<u8")), len(ends)
+    letters = _join(data, bodies, next_heads).replace(b"\n", b"")
+    return Columns(*found, letters, lengths.astype("<u8")), len(ends)
 
 
 def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
@@ -175,17 +175,16 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
         return None
     if (found := _take_headers(array, heads + 1, heads + sizes[0])) is None:
         return None
-    quality = _join(array, marks, lengths)
+    quality = np.frombuffer(_join(data, marks, marks + lengths), np.uint8)
     if not 33 <= quality.min() <= quality.max() <= 126:
         return None
-    letters = _join(array, bases, lengths).tobytes()
+    letters = _join(data, bases, bases + lengths)
     return Columns(*found, letters, lengths.astype("<u8"), quality - np.uint8(33)), len(ends)
 
 
-def _join(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the items of many ranges of some length, end to end."""
-    pieces = [array[a:b] for a, b in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
-    return np.concatenate(pieces)
+def _join(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
+    """Return the bytes of many ranges, end to end."""
+    return b"".join([data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 
 
 def gather(records: Sequence[Record]) -> Columns | None:
