@@ -171,7 +171,7 @@ def test_the_commands_say_what_they_did(make_store: Make, tmp_path: Path, capsys
     assert capsys.readouterr().err.startswith("seqpipe append: ")
 
 
-TAIL = np.arange(1, 6, dtype="u1")
+TAIL = np.arange(1, 6, dtype="u1")[:, None]
 
 
 def sparse_store(path: Path, total: int) -> Path:
@@ -180,8 +180,8 @@ def sparse_store(path: Path, total: int) -> Path:
     lengths = {"min": 5, "median": total / 2, "mean": total / 2, "max": total - 5,
                "histogram": {"edges": [5, total], "counts": [2]}}
     header = {
-        "kind": "tokens", "encoding": {"alphabet": "dna", "symbols": "ACGTN", "num_tokens": 6, "pad_id": 0},
-        "label_type": "none", "classes": [], "channels": [], "columns": ["id"],
+        "kind": "features", "encoding": {"dtype": "uint8", "num_channels": 1}, "moments": {"mean": [0], "deviation": [1]},
+        "label_type": "none", "classes": [], "channels": ["c1"], "columns": ["id"],
         "splits": {"all": {"sequences": 2, "values": total, "lengths": lengths}},
         "input": {"format": "text", "encoding": "utf-8", "id_column": None, "sequence_column": None,
                   "label_column": None},
@@ -193,7 +193,7 @@ def sparse_store(path: Path, total: int) -> Path:
         "metadata/id/offsets": np.array([0, len(name) + 1, 2 * len(name) + 2], "<u8"),
         "header": np.frombuffer(json.dumps(header).encode(), "u1"),
     }
-    contents = {"values": Content((total,), np.dtype("u1"), ())}
+    contents = {"values": Content((total, 1), np.dtype("u1"), ())}
     laid_out = contents | {key: Content.of(array) for key, array in arrays.items()}
     offsets = writer._lay_out(path, laid_out, {})
     table = np.full(num_blocks(total), zlib.crc32(bytes(CHECKSUM_BLOCK)), "<u4")
@@ -226,7 +226,7 @@ def test_totals_beyond_32_bits_are_right(tmp_path: Path) -> None:
     assert store.offsets[:].tolist() == [0, total - 5, total, 2 * total - 5, 2 * total, 3 * total - 5, 3 * total]
     assert store.sequence(5).tolist() == TAIL.tolist() and store.values[3 * total - 5 :].tolist() == TAIL.tolist()
     contents = joined_contents(store)
-    assert contents["values"].shape == (3 * total,) and contents["values"].num_bytes == 3 * total
+    assert contents["values"].shape == (3 * total, 1) and contents["values"].num_bytes == 3 * total
     assert np.concatenate(list(contents["offsets"].blocks)).tolist() == store.offsets[:].tolist()
     assert read_manifest(manifest).header["splits"]["all"]["lengths"]["max"] == total - 5
 
