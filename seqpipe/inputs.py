@@ -51,7 +51,7 @@ def raw_files(raw: Sequence[Path], out: Path) -> Iterator[tuple[Path, ...]]:
         out: the output of the command; its folder exists.
 
     Raises:
-        OptionError: a pattern fits no file, or standard input is named twice.
+        OptionError: a pattern fits no file, or standard input is named twice or closed.
     """
     files = expand(raw)
     if STDIN not in files:
@@ -59,6 +59,8 @@ def raw_files(raw: Sequence[Path], out: Path) -> Iterator[tuple[Path, ...]]:
         return
     if files.count(STDIN) > 1:
         raise OptionError("- (standard input) is given twice; it can be read once")
+    if sys.stdin is None:
+        raise OptionError("- (standard input) is closed; give a file, or a pipe: zcat RAW | seqpipe preprocess - ...")
     with writing(out):
         folder = temporary_name(out)
         folder.mkdir()

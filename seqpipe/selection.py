@@ -60,8 +60,10 @@ class Selection:
             self._join(spools)
         self._settle_duplicates(spools)
         if not len(self.rows()):
+            reasons = sum((Counter(part.state["counts"]) for part in parts), self.counts)
             raise RawFormatError(f"{parts[0].state['path']}: no record is left: "
-                                 f"{', '.join(f'{name} ({count:,})' for name, count in self.counts.items())}")
+                                 f"{', '.join(f'{name} ({count:,})' for name, count in reasons.items())}; correct the "
+                                 "input, or change the options that leave them out")
 
     def ids(self) -> Ragged:
         """Return the ids of the records that stay."""

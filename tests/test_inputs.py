@@ -68,3 +68,10 @@ def test_standard_input_is_read_like_a_file(tmp_path):
         done = piped(data, *options, "--out", tmp_path / "y.h5")
         assert done.returncode == 1 and message in done.stderr.decode()
     assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_a_standard_input_that_is_closed_is_refused(tmp_path, capsys, monkeypatch):
+    """Python has no standard input then."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "(standard input) is closed; give a file" in refused(capsys, "-", "--out", tmp_path / "x.h5")
+    assert os.listdir(tmp_path) == []

@@ -117,6 +117,8 @@ def test_lengths_are_bounded(tmp_path, alphabet):
     assert counts == {"records left out: shorter than 3": 1, "sequences cut to 6": 1}
     found, counts = run(tmp_path, text, alphabet=alphabet, max_length=6, on_long="skip")
     assert found == {"a": "ACGT", "f": "GG"} and counts == {"records left out: longer than 6": 1}
+    with pytest.raises(RawFormatError, match=r"a\.fa: no record is left: records left out: shorter than 99 \(3\); "):
+        run(tmp_path, text, alphabet=alphabet, min_length=99)
 
 
 def test_a_cut_keeps_tracks_and_whole_characters(tmp_path):
