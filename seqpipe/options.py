@@ -82,7 +82,7 @@ class PreprocessOptions:
     split_by: str = "random"
     """What is drawn: random (records), stratified (records of each class) or group:COLUMN (whole groups)."""
     folds: int = 0
-    """Draw FOLDS folds of like size instead of train, valid and test; train --fold tests on one (0: no folds)."""
+    """Draw FOLDS folds of like size instead of train, valid and test; a training run tests on one of them."""
     encoding: str = "utf-8"
     """Encoding of the raw files and of LABELS."""
     case: Literal["keep", "upper", "lower"] = "keep"

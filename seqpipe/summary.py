@@ -144,5 +144,6 @@ def notes_on(header: Mapping[str, Any], label_type: str, rule: SplitRule) -> lis
     for what, number in header.get("leakage", {}).items():
         if number:
             stands = f"{number:,} {what} stand" if number > 1 else f"1 {what.removesuffix('s')} stands"
-            notes.append(f"{stands} in more than one split: scores will be too good; seqpipe describe STORE --leakage lists them")
+            notes.append(f"{stands} in more than one split: scores will be too good; seqpipe describe --leakage lists "
+                         "them")
     return notes

@@ -101,8 +101,8 @@ def test_a_manifest_of_columns_that_differ_is_refused(make_store: Make, tmp_path
     """A shard is read as it is: numbers in one and text in the other cannot be one column, but in one file."""
     first = make_store("a.csv", "id,sequence,n\nx,ACGT,1\n", alphabet="dna")
     second = make_store("b.csv", "id,sequence,n\ny,ACGT,none\n", alphabet="dna")
-    with pytest.raises(StoreError, match=r"a.h5 and .*b.h5 cannot be one store: they differ in types of metadata/n: <i8 "
-                                         "and text; merge them into one .h5 file"):
+    with pytest.raises(StoreError, match=r"a.h5 and .*b.h5 cannot be one store: they differ in types of metadata/n: "
+                                         "<i8 and text; merge them into one .h5 file"):
         merge(MergeOptions(stores=(first, second), out=tmp_path / "m.seqpipe.json"))
     merge(MergeOptions(stores=(first, second), out=tmp_path / "m.h5"))
     column = Store(tmp_path / "m.h5").metadata["n"]
