@@ -20,10 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
+
+try:
+    from isal.isal_zlib import crc32  # extra "fast": the same numbers at memory speed, zlib's at a third of it
+except ImportError:
+    from zlib import crc32
 
 FORMAT = "seqpipe"
 FORMAT_VERSION = 1
@@ -102,9 +106,9 @@ def num_blocks(num_bytes: int) -> int:
 
 
 def block_checksums(data: memoryview) -> np.ndarray:
-    """Return the CRC-32 (zlib) of each 64 KiB block of ``data`` as uint32."""
+    """Return the CRC-32 (zlib's) of each 64 KiB block of ``data`` as uint32."""
     starts = range(0, len(data), CHECKSUM_BLOCK)
-    return np.array([zlib.crc32(data[a : a + CHECKSUM_BLOCK]) for a in starts], "<u4")
+    return np.array([crc32(data[a : a + CHECKSUM_BLOCK]) for a in starts], "<u4")
 
 
 class Checksums:
@@ -117,7 +121,7 @@ class Checksums:
     def add(self, data: memoryview) -> None:
         """Take the next bytes."""
         while len(data):
-            self._crc = zlib.crc32(data[: self._room], self._crc)
+            self._crc = crc32(data[: self._room], self._crc)
             self._room, data = self._room - min(self._room, len(data)), data[self._room :]
             if not self._room:
                 self._finished.append(self._crc)

@@ -25,7 +25,6 @@ from seqpipe.transforms import Sample
 Buffer = memoryview | bytearray | bytes
 
 PROBE = 16  # batches between two looks at whether the file is in memory
-PROBED = 8  # sequences looked at
 
 
 class Pieces:
@@ -184,8 +183,7 @@ class Residency:
     def is_cold(self, starts: np.ndarray) -> bool:
         """Say whether a batch whose sequences start at (B,) elements will have to wait for the disk."""
         if self._batches % PROBE == 0:
-            some = starts[:: max(1, len(starts) // PROBED)]
-            self._cold = not self._store.in_memory(self._name, self._flat.places(some))
+            self._cold = not self._store.in_memory(self._name, self._flat.places(starts))
         self._batches += 1
         return self._cold
 

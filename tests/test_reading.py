@@ -97,7 +97,7 @@ def test_labels_of_several_classes_are_read_with_the_batch(vowels_store: Path, t
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_very_large_batch_is_collated_like_any_other(amp_store, side):
+def test_a_very_large_batch_is_collated_like_any_other(amp_store: Path, side: str) -> None:
     """Above 32 MiB another kind of buffer is taken, with the same bytes in it."""
     dataset = SequenceDataset(amp_store)
     batch = fill(dataset.__getitems__(range(17)), padding_side=side, pad_to_multiple=1 << 21)
