@@ -86,9 +86,12 @@ class PlanSettings:
         if self.max_tokens is not None and self.max_tokens < self.pad_to_multiple:
             raise ValueError(f"max_tokens={self.max_tokens} is less than pad_to_multiple={self.pad_to_multiple}: no "
                              "batch fits; raise the one or lower the other")
+        for name in ("shuffle", "bucket", "drop_last", "longest_first"):
+            if not isinstance(value := getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name}={value!r}; expected True or False")
         if self.on_long not in ON_LONG:
             raise ValueError(f"on_long={self.on_long!r}; expected one of {', '.join(map(repr, ON_LONG))}")
-        if not (isinstance(self.mixing, int | float) and 0 <= self.mixing < math.inf):
+        if not (isinstance(self.mixing, int | float | np.number) and 0 <= self.mixing < math.inf):
             raise ValueError(f"mixing={self.mixing!r}; expected a number, 0 or more")
 
     @property

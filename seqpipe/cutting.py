@@ -31,10 +31,11 @@ def noisy(sizes: np.ndarray, noise: np.ndarray | None, mixing: float) -> np.ndar
     if noise is None:
         return sizes.astype(np.float64).view(np.uint64)
     # The part of the mean lets the short ones mix, whose padding is cheap; alone it would favour them too much.
-    keys = sizes * float(mixing)
-    keys += 1 + mixing * sizes.mean()
+    lengths = sizes.astype(np.float64)
+    keys = lengths * float(mixing)
+    keys += 1 + float(mixing) * lengths.mean()
     keys *= uniform(noise)
-    keys += sizes
+    keys += lengths
     return keys.view(np.uint64)
 
 

@@ -49,14 +49,13 @@ class SequenceLoader(DataLoader[Any]):
         self, dataset: SequenceDataset | Subset, batch_sampler: LengthBatchSampler, *, seed: int, **options: Any
     ) -> None:
         # Without a generator of its own, each iteration would draw from torch's global one.
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed) % 2**63)
         super().__init__(dataset, batch_sampler=batch_sampler, generator=generator, **options)
         self._plan = batch_sampler
         self._sequences = base_dataset(dataset)
         self._position: Position | None = None
         self._running: int | None = None
-        self._steps: Iterator[Step] = iter(())
-        self._ahead: deque[tuple[Position, float]] = deque()
+        self._noting = _Noting()
         self._start_worker = self.worker_init_fn
         self._workers_epoch: Tensor | None = None
 
@@ -97,8 +96,7 @@ class SequenceLoader(DataLoader[Any]):
         epoch = self._running = self._position[0]
         # The first step begins the epoch for the plan, so that an iteration begun next is of the epoch after.
         first = list(itertools.islice(steps, 1))
-        ahead: deque[tuple[Position, float]] = deque()
-        self._steps, self._ahead = itertools.chain(first, steps), ahead
+        ahead = self._noting.begin(itertools.chain(first, steps))
         self._sequences.epoch = epoch
         if self.num_workers and self._sequences.transform is not None:
             self._share_epoch(epoch)
@@ -106,13 +104,13 @@ class SequenceLoader(DataLoader[Any]):
         with self._explained_start(), torch.device("cpu"):
             batches = super().__iter__()
         yield from self._batches(batches, epoch, ahead)
-        if ahead is self._ahead:
+        if ahead is self._noting.ahead:
             self._running = None
 
     @property
     def _index_sampler(self) -> Any:
         """What torch takes the indices of a batch from: the plan, each step of which is noted on the way."""
-        return _Noting(self)
+        return self._noting
 
     def _batches(self, batches: Iterator[Batch], epoch: int, ahead: deque[tuple[Position, float]]) -> Iterator[Batch]:
         with self._explained_start():
@@ -120,9 +118,12 @@ class SequenceLoader(DataLoader[Any]):
         while batch is not None:
             position, weight = ahead.popleft()
             index = batch.index if weight else torch.full_like(batch.index, -1)
-            if ahead is self._ahead:  # of two iterations at once, the later one counts
+            if ahead is self._noting.ahead:  # of two iterations at once, the later one counts
                 self._position = position
             yield replace(batch, position=position, weight=weight, index=index)
+            if self.persistent_workers and ahead is not self._noting.ahead:
+                raise SeqpipeError("another iteration over this loader has begun since, and workers that persist serve "
+                                   "one at a time; end the one first, or use persistent_workers=False")
             # Without workers the samples are read here, and another loader over the same dataset may
             # have set its own epoch since.
             self._sequences.epoch = epoch
@@ -156,14 +157,27 @@ class SequenceLoader(DataLoader[Any]):
 
 
 class _Noting:
-    """The indices of the loader's running iteration; position and weight of each step are kept for the parent."""
+    """The indices of the running iteration; position and weight of each step are kept for the parent.
 
-    def __init__(self, loader: SequenceLoader) -> None:
-        self._loader = loader
+    Not the loader's own: torch's iterator would hold the loader that holds it, and the workers of a loader
+    nobody has any more would wait for the garbage collector.
+    """
+
+    def __init__(self) -> None:
+        self.begin(iter(()))
+
+    def begin(self, steps: Iterator[Step]) -> deque[tuple[Position, float]]:
+        """Take the steps of another iteration; return where theirs will be kept."""
+        ahead: deque[tuple[Position, float]] = deque()
+        self._steps, self.ahead = steps, ahead
+        return ahead
 
     def __iter__(self) -> Iterator[list[int]]:
         # torch calls this twice at a start with workers, and takes batches of the second only.
-        return self._noted(self._loader._steps, self._loader._ahead)
+        return self._noted(self._steps, self.ahead)
+
+    def __reduce__(self) -> Any:
+        return _Noting, ()  # a copied loader is in no iteration
 
     @staticmethod
     def _noted(steps: Iterator[Step], ahead: deque[tuple[Position, float]]) -> Iterator[list[int]]:

@@ -188,7 +188,7 @@ def sampling_weights(dataset: SequenceDataset | Subset, sampling: str) -> np.nda
     Raises:
         OptionError: there are no classes, one has no members, or there is no such column of numbers.
     """
-    kind, _, column = sampling.partition(":")
+    kind, _, column = str(sampling).partition(":")
     store = base_dataset(dataset).store
     if sampling == "uniform":
         return None

@@ -31,6 +31,7 @@ STATE_VERSION = 1
 CHUNK = 2**18  # lengths looked at together
 MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
 RUN = 256
+MOST_EPOCHS = 2**62  # an epoch travels to loader processes as an int64
 
 
 class LengthBatchSampler(Sampler[list[int]]):
@@ -83,8 +84,9 @@ class LengthBatchSampler(Sampler[list[int]]):
             seed=seed, window=window, pad_to_multiple=pad_to_multiple, on_long=on_long, longest_first=longest_first,
             mixing=mixing,
         )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank} of world_size={world_size}; expected 0 <= rank < world_size")
+        if not (isinstance(rank, int) and isinstance(world_size, int) and 0 <= rank < world_size):
+            raise ValueError(f"rank={rank!r} of world_size={world_size!r}; expected whole numbers, 0 <= rank < "
+                             "world_size")
         if weights is not None and not shuffle:
             raise ValueError("weights draw at random, and shuffle=False keeps an order; expected shuffle=True")
         self._lengths = np.asarray(lengths) if isinstance(lengths, list | tuple | Tensor) else lengths
@@ -149,8 +151,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         After ``load_state_dict`` the epoch of the state goes on where it stopped, and has no more batches
         where that was its end: a loop that sets each epoch it begins may do so when it resumes.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch!r}; expected 0 or more")
+        if not 0 <= epoch < MOST_EPOCHS:
+            raise ValueError(f"epoch={epoch!r}; expected 0 <= epoch < 2**62")
         epoch = int(epoch)
         if self._resumed == (epoch + 1, 0, 0):
             self.epoch, self._next = epoch, (epoch, self._num_windows, 0)
@@ -268,7 +270,7 @@ class LengthBatchSampler(Sampler[list[int]]):
                                       f"{now!r} now; use the data and settings of then, or start the epoch anew")
         position = state.get("position")
         if not (isinstance(position, list | tuple) and len(position) == 3 and all(type(n) is int for n in position)
-                and min(position) >= 0 and position[1] < self._num_windows):
+                and min(position) >= 0 and position[0] <= MOST_EPOCHS and position[1] < self._num_windows):
             raise CheckpointError(f"cannot resume: found the position {position!r}; expected epoch, window and batch, "
                                   f"0 <= window < {self._num_windows}; start the epoch anew")
         return position[0], position[1], position[2]

@@ -102,4 +102,6 @@ class RandomBits:
 
 def uniform(raw: np.ndarray) -> np.ndarray:
     """Return numbers 0 <= number < 1, float64, made of random uint64."""
-    return (raw >> np.uint64(11)) * 2.0**-53
+    numbers = (raw >> np.uint64(11)).astype(np.float64)
+    numbers *= 2.0**-53
+    return numbers

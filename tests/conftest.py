@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +62,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "a.csv").write_text(CSV, encoding="utf-8")
     preprocess(PreprocessOptions(raw=(folder / "a.csv",), split="column:part", out=folder / "a.h5"))
     return folder / "a.h5"
+
+
+@pytest.fixture(scope="session")
+def odd_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """101 sequences of 1 to 59 bases; class b has 7 of them; the column heavy is 1 for the rows 0 to 9, else 0."""
+    folder = tmp_path_factory.mktemp("odd")
+    rng = np.random.default_rng(1)
+    lines = [f"s{i},{''.join(rng.choice(list('ACGT'), n))},{'b' if i % 14 == 3 else 'a'},{int(i < 10)}"
+             for i, n in enumerate(np.random.default_rng(7).integers(1, 60, 101).tolist())]
+    (folder / "odd.csv").write_text("\n".join(["id,sequence,label,heavy", *lines, ""]))
+    preprocess(PreprocessOptions(raw=(folder / "odd.csv",), out=folder / "odd.h5", split="none", alphabet="dna"))
+    return folder / "odd.h5"
 
 
 @pytest.fixture

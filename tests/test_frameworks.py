@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -21,18 +20,10 @@ def cut_a_little(sequence, metadata, rng):
     return sequence[rng.integers(0, 3) if len(sequence) > 3 else 0 :], metadata
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """101 sequences of 1 to 59 bases."""
-    from seqpipe.ingest import preprocess
-    from seqpipe.options import PreprocessOptions
-
-    folder = tmp_path_factory.mktemp("odd")
-    rng = np.random.default_rng(1)
-    (folder / "odd.txt").write_text("".join("".join(rng.choice(list("ACGT"), n)) + "\n"
-                                            for n in rng.integers(1, 60, 101).tolist()))
-    preprocess(PreprocessOptions(raw=(folder / "odd.txt",), out=folder / "odd.h5", split="none", alphabet="dna"))
-    return SequenceDataset(folder / "odd.h5")
+@pytest.fixture
+def dataset(odd_store):
+    """Return 101 sequences of 1 to 59 bases."""
+    return SequenceDataset(odd_store)
 
 
 def sampler_of(dataset):

@@ -9,27 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from seqpipe import get_dataloader
 
 SCRIPT = Path(__file__).with_name("ranks.py")
-
-
-@pytest.fixture(scope="module")
-def odd_store(tmp_path_factory):
-    """101 sequences of 1 to 59 bases: an odd number of them."""
-    from seqpipe.ingest import preprocess
-    from seqpipe.options import PreprocessOptions
-
-    folder = tmp_path_factory.mktemp("odd")
-    rng = np.random.default_rng(1)
-    (folder / "odd.txt").write_text("".join("".join(rng.choice(list("ACGT"), n)) + "\n"
-                                            for n in rng.integers(1, 60, 101).tolist()))
-    preprocess(PreprocessOptions(raw=(folder / "odd.txt",), out=folder / "odd.h5", split="none", alphabet="dna"))
-    return folder / "odd.h5"
 
 
 def run_ranks(store, folder, world_size):

@@ -133,19 +133,22 @@ def test_resume_with_another_number_of_ranks_gives_each_remaining_sequence_once(
     assert state is not None and state["position"] == [epoch + 1, 0, 0]
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("changes", [{}, {"batch_size": None, "max_tokens": 4_000, "on_long": "alone"},
                                      {"weights": LENGTHS % 3}, {"longest_first": True}],
                          ids=lambda value: "-".join(value) if isinstance(value, dict) else value)
-def test_resume_at_every_step_is_the_uninterrupted_epoch(world_size: int, changes: dict[str, Any]) -> None:
+def test_resume_at_every_step_is_the_uninterrupted_epoch(world_size: int, changes: dict[str, Any], count: int) -> None:
     """Bit for bit, through JSON, also for a second and a third resume, and at the end of the epoch."""
-    rank = world_size - 1
-    steps, _ = run(sampler(**changes, rank=rank, world_size=world_size))
-    following, _ = run(sampler_at(1, **changes, rank=rank, world_size=world_size))
-    for stop in range(0, len(steps) + 1, 1 if world_size > 1 else 3):
-        before, state = run(sampler(**changes, rank=rank, world_size=world_size), stop)
+    changes = {**changes, "lengths": LENGTHS[:count], "window": 70, "rank": world_size - 1, "world_size": world_size}
+    if "weights" in changes:
+        changes["weights"] = changes["weights"][:count]
+    steps, _ = run(sampler(**changes))
+    following, _ = run(sampler_at(1, **changes))
+    for stop in range(len(steps) + 1):
+        before, state = run(sampler(**changes), stop)
         for further in (0, 2, None):  # steps of the second, third and last run
-            resumed = sampler(**changes, rank=rank, world_size=world_size)
+            resumed = sampler(**changes)
             resumed.load_state_dict(json.loads(json.dumps(state)))
             if state["position"][0] == 1:
                 assert before == steps and run(resumed)[0] == following  # a whole epoch, none lost, none repeated
@@ -312,7 +315,8 @@ def test_what_is_no_state_is_refused_in_a_sentence(damage: Any) -> None:
     ({"batch_size": None}, "neither batch_size nor max_tokens"), ({"batch_size": 0}, "batch_size=0; expected a whole"),
     ({"max_tokens": 2.5}, r"max_tokens=2.5; expected a whole number, 1 or more"), ({"seed": -1}, "seed=-1"),
     ({"window": 0}, "window=0"), ({"on_long": "cut"}, "on_long='cut'; expected one of 'error', 'truncate'"),
-    ({"mixing": float("nan")}, "mixing=nan"), ({"rank": 2, "world_size": 2}, "rank=2 of world_size=2; expected 0 <="),
+    ({"mixing": float("nan")}, "mixing=nan"), ({"rank": 2, "world_size": 2}, "rank=2 of world_size=2; expected whole"),
+    ({"rank": 0.0}, "rank=0.0 of"), ({"shuffle": "no"}, "shuffle='no'; expected True or False"),
     ({"max_tokens": 7, "pad_to_multiple": 8}, "max_tokens=7 is less than pad_to_multiple=8"),
     ({"weights": np.ones(1_000), "shuffle": False}, "weights draw at random"),
 ])
@@ -328,7 +332,7 @@ def test_lengths_and_epochs_that_are_none_are_refused() -> None:
                              ([3, -1], "sequence 1 has length -1")):
         with pytest.raises(ValueError, match=message):
             list(sampler(lengths))
-    with pytest.raises(ValueError, match="epoch=-1; expected 0 or more"):
+    with pytest.raises(ValueError, match="epoch=-1; expected 0 <= epoch < "):
         sampler().set_epoch(-1)
 
 
