@@ -6,7 +6,6 @@ Place in the flow: file on disk -> [compressed] -> raw -> a format's reader -> R
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
 import re
@@ -14,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-BUFFER_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 17
 MAGIC_BYTES = 16  # enough of the start of a file for ``find_compression``
 SHORTEST = 14  # bytes of an empty bzip2 file; gzip and xz need more
 
@@ -43,10 +42,8 @@ def decompressed(file: io.FileIO, compression: str | None) -> io.BufferedReader:
     """Return a stream of the decompressed bytes of ``file``, from where it stands."""
     if compression is None:
         return io.BufferedReader(file, BUFFER_BYTES)
-    if compression == "gzip":
-        return gzip.GzipFile(fileobj=file, mode="rb")  # type: ignore[return-value]
     new: dict[str, Callable[[], _Decompressor]] = {
-        "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor, "zstd": _ZstdFrame}
+        "gzip": _GzipMember, "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor, "zstd": _ZstdFrame}
     return io.BufferedReader(_Streams(file, new[compression]), BUFFER_BYTES)
 
 
@@ -60,6 +57,31 @@ class _Decompressor(Protocol):
     @property
     def unused_data(self) -> bytes: ...
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _GzipMember:
+    """One gzip member; its length and checksum are checked at its end."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        self._more = False  # whether there may be bytes that did not fit
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not (self._more or self._member.unconsumed_tail)
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        piece = self._member.decompress(data or self._member.unconsumed_tail, max_length)
+        self._more = len(piece) == max_length
+        return piece
 
 
 class _ZstdFrame:
@@ -103,7 +125,7 @@ class _ZstdFrame:
 
 
 class _Streams(io.RawIOBase):
-    """The decompressed bytes of bzip2, xz or zstd streams that stand one after the other.
+    """The decompressed bytes of gzip, bzip2, xz or zstd streams that stand one after the other.
 
     The classes of the standard library leave out whatever follows the first stream and does
     not start another, so a damaged second stream would be lost without a word.
