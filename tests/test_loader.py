@@ -351,3 +351,16 @@ def test_half_a_world_is_refused(store, monkeypatch, environment):
         get_dataloader(store)
     with pytest.raises(ValueError, match="rank=0 and world_size=None; expected both or neither"):
         get_dataloader(store, rank=0)
+
+
+def test_an_environment_that_is_not_the_process_groups_is_refused(store, monkeypatch, tmp_path):
+    """Rather than every process reading a share that nobody else completes."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        assert rank_and_size() == (0, 1)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(OptionError, match="'RANK': '1', .* and rank 0 of 1 in torch's process group; expected the"):
+            get_dataloader(store)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -17,24 +17,26 @@ from seqpipe import get_dataloader
 SCRIPT = Path(__file__).with_name("ranks.py")
 
 
-def run_ranks(store, folder, world_size):
-    """Run the script on every rank and return what each wrote; a rank that hangs fails the test."""
+@pytest.fixture(scope="module")
+def ranks(odd_store, tmp_path_factory):
+    """Run the script on four ranks at once and return what each wrote; a rank that hangs fails the test."""
+    folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    processes = []
-    for rank in range(world_size):
-        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
-        processes.append(subprocess.Popen([sys.executable, SCRIPT, store, folder / f"{rank}.json", str(port)],
-                                          env=environment, stderr=subprocess.PIPE, text=True))
+    place = {"WORLD_SIZE": "4", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+             "ACCELERATE_USE_CPU": "true"}
+    processes = [subprocess.Popen([sys.executable, SCRIPT, odd_store, folder / f"{rank}.json", str(port)],
+                                  env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                  stderr=subprocess.PIPE, text=True) for rank in range(4)]
     try:
         for process in processes:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=180)
             assert process.returncode == 0, errors
     finally:
         for process in processes:
             process.kill()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
 
 def reference(store, groups):
@@ -54,16 +56,16 @@ def reference(store, groups):
         yield torch.cat([parameter.grad.flatten() for parameter in parameters])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_take_equal_steps_and_compute_the_gradients_of_one_process(odd_store, tmp_path, world_size):
+@pytest.mark.parametrize("name", ["1", "2", "4, from the environment", "4, Accelerate", "4, from the process group"])
+def test_ranks_take_equal_steps_and_compute_the_gradients_of_one_process(odd_store, ranks, name):
     """Odd number of sequences, token budget, shuffle, global generators that differ: no hang, no gap, no double.
 
     Each epoch has every row once over all ranks; a filler has weight 0 and changes no gradient.
     """
-    ranks = run_ranks(odd_store, tmp_path, world_size)
-    assert len({len(rank["steps"]) for rank in ranks}) == 1
+    runs = [rank[name] for rank in ranks if name in rank]
+    assert len(runs) == int(name[0]) and len({len(steps) for steps in runs}) == 1
 
-    by_step = list(zip(*(rank["steps"] for rank in ranks), strict=True))
+    by_step = list(zip(*runs, strict=True))
     groups = [[row for share in step if share["weight"] for row in share["rows"]] for step in by_step]
     ends = [i + 1 for i, step in enumerate(by_step) if step[0]["position"][1:] == [0, 0]]
     assert len(ends) == 2 and ends[1] == len(by_step)
