@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ class Chunks:
         self._width = extent.num_bytes // extent.shape[0]
         self.chunk_bytes = extent.chunk_rows * self._width
         self._places, self._data, self._refuse = table.data, data, refuse
-        self._cache: dict[int, memoryview] = {}
-        self._room = max(1, CACHE // self.chunk_bytes)
+        # Of chunk k: its bytes, zeros after the end of the array; raises StoreError where it is damaged.
+        self.chunk: Callable[[int], memoryview] = lru_cache(max(1, CACHE // self.chunk_bytes))(self._inflate)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -110,20 +111,6 @@ class Chunks:
             target[place : place + count] = chunk[first : first + count]
             start, place = start + count, place + count
 
-    def chunk(self, k: int) -> memoryview:
-        """Return the bytes of chunk ``k``, zeros after the end of the array.
-
-        Raises:
-            StoreError: it is damaged.
-        """
-        found = self._cache.pop(k, None)
-        if found is None:
-            found = self._inflate(k)
-            if len(self._cache) >= self._room:
-                self._cache.pop(next(iter(self._cache)), None)
-        self._cache[k] = found  # the one that was not read for longest goes first
-        return found
-
     def places_of(self, starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
         """Return the file's first and last byte of the chunks of some ranges of items, each chunk once."""
         ranges = zip((starts // self.chunk_rows).tolist(), (-(-stops // self.chunk_rows)).tolist(), strict=True)
@@ -139,12 +126,14 @@ class Chunks:
 
     def _inflate(self, k: int) -> memoryview:
         start, size = self._places[k, 0], self._places[k, 1]
-        try:
-            data = zlib.decompress(self._data[start : start + size], bufsize=self.chunk_bytes)
+        inflate = zlib.decompressobj()
+        try:  # one byte more than expected, if there is one, and never a thousand times as many
+            data = inflate.decompress(self._data[start : start + size], self.chunk_bytes + 1)
         except zlib.error as error:
             raise self._bad(k, f"cannot be inflated ({error})") from None
-        if len(data) != self.chunk_bytes:
-            raise self._bad(k, f"inflates to {len(data)} bytes; expected {self.chunk_bytes}")
+        if len(data) != self.chunk_bytes or not inflate.eof:
+            more = " or more" * (len(data) > self.chunk_bytes)
+            raise self._bad(k, f"inflates to {len(data)} bytes{more}; expected {self.chunk_bytes} and an end")
         self.num_inflated += len(data)
         if self.itemsize > 1:  # bytes of the same place in a number lie together
             shuffled = np.frombuffer(data, "u1").reshape(self.itemsize, -1)

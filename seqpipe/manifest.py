@@ -38,6 +38,7 @@ FORMAT = "seqpipe.manifest"
 FORMAT_VERSION = 1
 MAX_MANIFEST = 1 << 26  # bytes
 TEXT, LISTS = "text", "lists"  # the types of columns of texts, and of lists of class numbers
+FEATURE_TYPES = NUMBER_TYPES | {np.dtype(code).name for code in NUMBER_TYPES}
 MOST = 2**62
 
 _SHARD = {"file": (str,), "size": (int,), "digest": (str,), "rows": (int,), "values": (int,), "min_length": (int,),
@@ -185,6 +186,8 @@ def _content_problem(content: Any) -> str | None:
     if place := place or header_problem(content["header"]):
         return place
     header, shards = content["header"], content["shards"]
+    if header["kind"] == "features" and header["encoding"]["dtype"] not in FEATURE_TYPES:
+        return "content.header.encoding.dtype"
     columns = {name.partition("/")[2] for name in content["types"] if name.startswith("metadata/")}
     others = [name for name in content["types"] if not name.startswith(("metadata/", "tracks/"))]
     if others or columns != set(header["columns"]) or "all" not in header["splits"] or len(columns) != len(

@@ -199,7 +199,8 @@ def _lock(out: Path) -> int:
     path = _beside(out, ".lock")
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            # Not through a link: what it leads to would be emptied.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise SeqpipeError(f"{out}: no file can be made beside it ({error}); choose another place",
                                path=out) from error

@@ -29,7 +29,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-OTHER_FILES = 64  # that a process has open besides its shards
+OTHER_FILES = 64  # that a process may have open besides its shards
 Data = Path | str | Sequence[Path | str]
 
 
@@ -377,17 +377,18 @@ def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any
 
 
 def _allow_files(path: Path, num_shards: int) -> None:
-    """Let this process have a file open for each shard: a map holds one."""
+    """Let this process have a file more open for each shard: a map holds one, and other stores have theirs."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = num_shards + OTHER_FILES
-    if soft >= needed or soft == resource.RLIM_INFINITY:
-        return
     if needed > hard != resource.RLIM_INFINITY:
         raise StoreError(f"{path}: {num_shards} shards need {needed} open files, and this process may have {hard}; "
                          "raise the limit (ulimit -n), or merge the shards into fewer", path=path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if soft != resource.RLIM_INFINITY:
+        wanted = max(needed, soft + num_shards)
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _check_types(first: Path, second: Path, one: dict[str, str], other: dict[str, str]) -> None:

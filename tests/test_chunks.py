@@ -150,7 +150,7 @@ def test_each_chunk_of_a_batch_is_inflated_once(tmp_path: Path, monkeypatch: pyt
     rows = np.random.default_rng(1).permutation(len(dataset)).tolist()
     next(iter(get_dataloader(dataset, batch_size=len(dataset), shuffle=True)))
     assert chunks.num_inflated == chunks.nbytes and len(rows) == len(dataset)
-    assert len(chunks._cache) == 3
+    assert chunks.chunk.cache_info().currsize == 3
 
 
 def test_stores_merge_into_a_compressed_one(tmp_path: Path, pairs: list[tuple[Path, Path]]) -> None:

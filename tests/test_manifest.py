@@ -112,6 +112,16 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes, message:
         open_store(path)
 
 
+def test_a_type_that_is_no_number_is_refused(vowels_store: Path) -> None:
+    """A manifest is what says of which type the features of its shards are."""
+    out = vowels_store.with_name("all.seqpipe.json")
+    merge(MergeOptions(stores=(vowels_store,), out=out))
+    for dtype in ("bogus", "O", "i4,i4"):
+        rewrite(out, lambda content, dtype=dtype: content["header"]["encoding"].update(dtype=dtype))
+        with pytest.raises(StoreError, match="damaged: content.header.encoding.dtype is missing, or not what"):
+            open_store(out)
+
+
 def test_a_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     """Its size is looked at first."""
     path = tmp_path / "x.seqpipe.json"
@@ -164,7 +174,7 @@ def test_a_shard_that_was_replaced_is_refused_when_it_is_read(made: Path, make_s
 def test_a_shard_whose_header_says_otherwise_is_refused(made: Path) -> None:
     """Counts, digests and sizes right, but other classes or types than the shard's: the manifest lies."""
     rewrite(made, lambda c: c["types"].update({"metadata/split": "<i8"}))
-    with pytest.raises(StoreError, match=r"a.h5 cannot be one store: their types of metadata/split differ"):
+    with pytest.raises(StoreError, match=r"a.h5 cannot be one store: they differ in types of metadata/split"):
         open_store(made).sequence(0)
 
 

@@ -180,7 +180,8 @@ def sparse_store(path: Path, total: int) -> Path:
     lengths = {"min": 5, "median": total / 2, "mean": total / 2, "max": total - 5,
                "histogram": {"edges": [5, total], "counts": [2]}}
     header = {
-        "kind": "features", "encoding": {"dtype": "uint8", "num_channels": 1}, "moments": {"mean": [0], "deviation": [1]},
+        "kind": "features", "encoding": {"dtype": "uint8", "num_channels": 1},
+        "moments": {"mean": [0], "deviation": [1]},
         "label_type": "none", "classes": [], "channels": ["c1"], "columns": ["id"],
         "splits": {"all": {"sequences": 2, "values": total, "lengths": lengths}},
         "input": {"format": "text", "encoding": "utf-8", "id_column": None, "sequence_column": None,

@@ -134,6 +134,17 @@ def test_a_writer_may_enter_again(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 @needs_locks
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write into a folder could have a writer empty any file of its own."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / ".a.h5.lock").symlink_to(precious)
+    with pytest.raises(SeqpipeError, match="no file can be made beside it"), writing(tmp_path / "a.h5"):
+        pass
+    assert precious.read_text() == "precious"
+
+
+@needs_locks
 def test_a_lock_ends_with_the_process_that_took_it(tmp_path: Path) -> None:
     """A child that outlives a killed parent, as a worker may, holds nothing."""
     out = tmp_path / "a.h5"

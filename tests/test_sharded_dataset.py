@@ -176,11 +176,12 @@ def test_a_worker_maps_only_what_it_reads(shards: Shards) -> None:
 
 
 def test_more_shards_than_open_files_say_so(tmp_path: Path) -> None:
-    """The soft limit is raised as far as it may be; beyond it, the message names both numbers."""
+    """The soft limit is raised as far as it may be, for many stores too; the message names both numbers."""
     paths, manifest, _ = make_shards(tmp_path, features=False)
     code = ("import resource, sys; from seqpipe import open_store; limit = int(sys.argv[2]);"
-            "resource.setrlimit(resource.RLIMIT_NOFILE, (6, limit)); store = open_store(sys.argv[1]);"
-            "print(sum(len(store.sequence(row)) for row in range(len(store))))")
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (6, limit));"
+            "stores = [open_store(sys.argv[1]) for _ in range(16)];"
+            "print(sum(len(store.sequence(row)) for store in stores for row in range(len(store))))")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     runs = [subprocess.run([sys.executable, "-c", code, str(manifest), limit], capture_output=True, text=True,
                            env=environment) for limit in ("200", "20")]
