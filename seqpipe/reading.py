@@ -95,11 +95,11 @@ class Flat:
         self.touch(start, stop)
         return self._array[start:stop].copy()
 
-    def pieces(self, plan: Plan) -> list[memoryview]:
-        """Return the bytes of the B pieces of a plan, in the map."""
-        starts, stops, width = plan.starts, plan.starts + plan.lengths, self.width
+    def pieces(self, starts: np.ndarray, lengths: np.ndarray, longest: int) -> list[memoryview]:
+        """Return the bytes of B pieces, in the map; as ``Pieces.many`` finds them."""
+        stops, width = starts + lengths, self.width
         if self._checked.left:
-            self._checked.touch_ranges(starts, stops, plan.longest)
+            self._checked.touch_ranges(starts, stops, longest)
         if width > 1:
             starts, stops = starts * width, stops * width
         source = self._bytes
@@ -139,10 +139,10 @@ class Inflated:
         """Return some elements as an array of its own."""
         return self._chunks.read(start, stop, self._check if self._rule else None)
 
-    def pieces(self, plan: Plan) -> list[bytearray]:
-        """Return the bytes of the B pieces of a plan."""
-        order = np.argsort(plan.starts)  # pieces of one chunk follow each other: it is inflated once
-        starts, sizes = plan.starts * self.width, plan.lengths * self.width
+    def pieces(self, starts: np.ndarray, lengths: np.ndarray, longest: int) -> list[bytearray]:
+        """As ``Flat.pieces``, of their own."""
+        order = np.argsort(starts)  # pieces of one chunk follow each other: it is inflated once
+        starts, sizes = starts * self.width, lengths * self.width
         pieces = [bytearray(size) for size in sizes.tolist()]
         copy, check = self._chunks.copy, self._check if self._rule else None
         for i, start, size in zip(order.tolist(), starts[order].tolist(), sizes[order].tolist(), strict=True):
@@ -330,7 +330,7 @@ class Plan:
 
     def pieces(self, name: str | None) -> Sequence[Buffer]:
         """Return the bytes of the B sequences (None), or of a track along them."""
-        return self._reader.flats[name].pieces(self)
+        return self._reader.flats[name].pieces(self.starts, self.lengths, self.longest)
 
     def labels(self) -> np.ndarray | list[np.ndarray] | None:
         """Return (B,) int64 class numbers or float32 numbers, or B lists of class numbers, or None."""
@@ -351,7 +351,11 @@ class Plan:
 
     def ids(self) -> list[str]:
         """Return the B ids."""
-        return [self._reader.text("id", row) for row in self.rows.tolist()]
+        pieces, flat, _ = self._reader.texts["id"]
+        try:
+            return [str(text, "utf-8") for text in flat.pieces(*pieces.many(self.rows))]
+        except UnicodeDecodeError:
+            return [self._reader.text("id", row) for row in self.rows.tolist()]  # which says where
 
 
 class ShardedReader:
