@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,13 +56,15 @@ class SequenceLoader(DataLoader[Any]):
         self._sequences = base_dataset(dataset)
         self._position: Position | None = None
         self._running: int | None = None
+        self._told: int | None = None
         self._noting = _Noting()
         self._start_worker = self.worker_init_fn
         self._workers_epoch: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the steps of the whole epoch that is running, else of that to come, the same on all ranks."""
-        return self._plan.num_steps(self._plan.next_position[0] if self._running is None else self._running)
+        self._told = self._plan.num_steps(self._plan.next_position[0] if self._running is None else self._running)
+        return self._told
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be all of epoch ``epoch`` (0-based).
@@ -107,6 +110,14 @@ class SequenceLoader(DataLoader[Any]):
         if ahead is self._noting.ahead:
             self._running = None
 
+    def _warn_if_cut(self, epoch: int, handed: int) -> None:
+        """Say so where an epoch was left after as many batches as another has: a framework asked for len only once."""
+        if handed == self._told and handed < self._plan.num_steps(epoch):
+            warnings.warn(f"epoch {epoch} was left after {handed} of its {self._plan.num_steps(epoch)} batches, the "
+                          "len() of another epoch: with max_tokens epochs differ in length. Ask for len(loader) in each; in "
+                          "Lightning let train_dataloader call loader.set_epoch(self.current_epoch), and set "
+                          "reload_dataloaders_every_n_epochs=1", stacklevel=3)
+
     @property
     def _index_sampler(self) -> Any:
         """What torch takes the indices of a batch from: the plan, each step of which is noted on the way."""
@@ -115,12 +126,18 @@ class SequenceLoader(DataLoader[Any]):
     def _batches(self, batches: Iterator[Batch], epoch: int, ahead: deque[tuple[Position, float]]) -> Iterator[Batch]:
         with self._explained_start():
             batch = next(batches, None)
+        handed = 0
         while batch is not None:
             position, weight = ahead.popleft()
             index = batch.index if weight else torch.full_like(batch.index, -1)
             if ahead is self._noting.ahead:  # of two iterations at once, the later one counts
                 self._position = position
-            yield replace(batch, position=position, weight=weight, index=index)
+            handed += 1
+            try:
+                yield replace(batch, position=position, weight=weight, index=index)
+            except GeneratorExit:
+                self._warn_if_cut(epoch, handed)
+                raise
             if self.persistent_workers and ahead is not self._noting.ahead:
                 raise SeqpipeError("another iteration over this loader has begun since, and workers that persist serve "
                                    "one at a time; end the one first, or use persistent_workers=False")

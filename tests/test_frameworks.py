@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import pytest
@@ -108,9 +109,9 @@ def make_module(lightning, loader):
 def fit(lightning, folder, loader, epochs, path=None, **options):
     """Train; without reloading, Lightning would cut each epoch to the number of batches of the first."""
     trainer = lightning.Trainer(
-        max_epochs=epochs, reload_dataloaders_every_n_epochs=1, accelerator="cpu", logger=False,
+        max_epochs=epochs, accelerator="cpu", logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
-        **{"enable_checkpointing": False, **options},
+        **{"enable_checkpointing": False, "reload_dataloaders_every_n_epochs": 1, **options},
     )
     module = make_module(lightning, loader)
     trainer.fit(module, ckpt_path=path, **({"weights_only": False} if path else {}))
@@ -125,6 +126,16 @@ def test_lightning_trains_epochs_of_differing_length_whole(dataset, lightning, t
 
     assert module.seen == wanted
     assert trainer.global_step == sum(map(len, wanted))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_that_cuts_an_epoch_is_told_of(dataset, lightning, tmp_path):
+    """Without reloading it asks for the number of batches once: what it leaves out of later epochs is said."""
+    lengths = [len(epoch) for epoch in wanted_epochs(dataset, 3)]
+    assert max(lengths) > lengths[0]
+    with pytest.warns(UserWarning, match=f"was left after {lengths[0]} of its {max(lengths)} batches, the len"):
+        fit(lightning, tmp_path, get_dataloader(dataset, **PLAN), 3, reload_dataloaders_every_n_epochs=0)
+        gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore")
