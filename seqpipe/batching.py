@@ -189,6 +189,8 @@ def plan_window(
     visits = np.arange(len(bounds) - 1)
     if settings.bucket and noise is not None:
         visits = sort_order(bits(len(visits)))
+        while _has_trend(visits):  # the batches as cut are ordered by length
+            visits = sort_order(bits(len(visits)))
     elif settings.bucket:
         for a, b in itertools.pairwise(bounds.tolist()):
             indices[a:b].sort()
@@ -264,6 +266,15 @@ def _kept(
         return np.flatnonzero(~long), sizes[~long], num_long
     cut_off = settings.on_long == "truncate"
     return slice(None), np.minimum(sizes, settings.longest_allowed) if cut_off else sizes, num_long
+
+
+def _has_trend(order: np.ndarray) -> bool:
+    """Return whether a permutation of many numbers correlates with their places, by more than 0.04 either way."""
+    count = len(order)
+    if count < 100:  # so few that chance decides
+        return False
+    middle = (count - 1) / 2
+    return abs(np.dot(order - middle, np.arange(count) - middle)) > 0.04 * count * (count**2 - 1) / 12
 
 
 def long_error(index: int, length: int, settings: PlanSettings) -> LongSequenceError:

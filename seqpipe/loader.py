@@ -114,7 +114,7 @@ class SequenceLoader(DataLoader[Any]):
         """Say so where an epoch was left after as many batches as another has: a framework asked for len only once."""
         if handed == self._told and handed < self._plan.num_steps(epoch):
             warnings.warn(f"epoch {epoch} was left after {handed} of its {self._plan.num_steps(epoch)} batches, the "
-                          "len() of another epoch: with max_tokens epochs differ in length. Ask for len(loader) in each; in "
+                          "len() of another epoch: with max_tokens they differ. Ask for len(loader) in each epoch; in "
                           "Lightning let train_dataloader call loader.set_epoch(self.current_epoch), and set "
                           "reload_dataloaders_every_n_epochs=1", stacklevel=3)
 

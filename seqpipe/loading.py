@@ -235,10 +235,13 @@ def _as_dataset(
 
 
 def _source(store: Store | ShardedStore) -> str:
-    """Return a digest of the checksums of all data: where a state resumes, the data are those of then."""
+    """Return a digest of the numbers and texts of all data: where a state resumes, the data are those of then.
+
+    The header of a store is left out: where the data came from, such as the name of a raw file, changes no batch.
+    """
     if isinstance(store, ShardedStore):
         return hashlib.sha256("".join(shard.digest for shard in store.manifest.shards).encode()).hexdigest()
-    return digest(store.checksums)
+    return digest({name: table for name, table in store.checksums.items() if name != "header"})
 
 
 def _located(error: LongSequenceError, dataset: SequenceDataset | Subset) -> OptionError:

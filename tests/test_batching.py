@@ -109,6 +109,16 @@ def test_batch_length_has_no_trend_with_the_step(seed, window):
     assert abs(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) < few
 
 
+@pytest.mark.parametrize("options", [{"batch_size": 8}, {"max_tokens": 4_000}, {"batch_size": 8, "window": 1_500}],
+                         ids=str)
+def test_no_seed_gives_a_trend(options):
+    """Chance alone would give one of 250 batches a rank correlation over 0.05 in two of five epochs."""
+    lengths = SKEWED[:3_000]
+    for seed in range(20):
+        batches = plan_batches(lengths, shuffle=True, bucket=True, seed=seed, on_long="alone", **options)
+        assert len(batches) > 100 and abs(trend([lengths[batch].max() for batch in batches])) < 0.05
+
+
 def test_bucketing_mixes_sequences_over_more_than_a_window():
     """Shuffled before sorted: neighbours in the store seldom meet in a batch."""
     spans = [np.ptp(batch) for batch in plan(np.sort(SKEWED), 8, window=3_200)]

@@ -203,12 +203,15 @@ def test_a_state_of_another_setting_is_refused(store, changed, message):
 
 
 def test_a_state_of_another_file_is_refused(store, make_store):
-    """One with the same lengths, but other tokens; a copy of the same file is the same data."""
-    other = make_store("odd.csv", store.with_name("odd.csv").read_text().replace("A", "T"), alphabet="dna")
+    """One with the same lengths, but other tokens; a copy is the same data, and so is an import of a file renamed."""
+    text = store.with_name("odd.csv").read_text()
+    other = make_store("odd.csv", text.replace("A", "T"), alphabet="dna")
     copy = shutil.copy(store, other.with_name("copy.h5"))
+    renamed = make_store("renamed.csv", text, alphabet="dna")
     state = get_dataloader(store, 8).state_dict()
 
-    get_dataloader(copy, 8).load_state_dict(state)
+    for same in (copy, renamed):
+        get_dataloader(same, 8).load_state_dict(state)
     with pytest.raises(CheckpointError, match="source was '.*' when the state was saved and is"):
         get_dataloader(other, 8).load_state_dict(state)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from seqpipe.collate import PADDINGS
+from seqpipe.collate import PADDINGS, fill
+from seqpipe.sequences import SequenceDataset
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -55,3 +57,21 @@ def test_arrays_of_any_layout_collate_to_the_same(make, padding):
         plain = PADDINGS[padding]([(array, {"index": 0}) for array in arrays])
         found = PADDINGS[padding]([(make(array), {"index": 0}) for array in arrays])
         assert torch.equal(plain.sequences, found.sequences) and plain.sequences.dtype == found.sequences.dtype
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_what_pinning_leaves_unpinned(amp_store):
+    """As the README says: tensors in containers and Batches are pinned, arrays and objects stay as they are."""
+    class Pair:
+        def __init__(self, samples):
+            self.lengths = torch.tensor([len(sequence) for sequence, _ in samples])
+
+    def collate(samples):
+        sequence = samples[0][0]
+        return {"tensor": torch.from_numpy(sequence), "list": [torch.ones(2)], "array": sequence,
+                "batch": fill(samples), "object": Pair(samples)}
+
+    found = next(iter(DataLoader(SequenceDataset(amp_store), 2, collate_fn=collate, pin_memory=True)))
+    assert found["tensor"].is_pinned() and found["list"][0].is_pinned() and found["batch"].sequences.is_pinned()
+    assert isinstance(found["array"], np.ndarray) and not torch.from_numpy(found["array"]).is_pinned()
+    assert not found["object"].lengths.is_pinned()
