@@ -96,7 +96,7 @@ def assemble(
     writing: dict[str, list[str]] = {}
     for name in others:
         texts = selection.column(name)
-        ways = labels.common_ways(texts.texts())
+        ways = labels.common_ways(texts.distinct())
         if (kind := _column_type(name, labels.type_of_ways(ways), given)) != "text":
             writing[name] = ways
         contents |= _column_content(name, texts, kind)
@@ -149,7 +149,7 @@ def _encode_labels(selection: Selection, column: str | None, options: Preprocess
     if kind != "multilabel" and len(empty := np.flatnonzero(texts.lengths() == 0)):
         raise error(int(empty[0]), "the label is empty; fill it in, or use --label-type none")
     if kind == "auto":
-        kind = labels.choose_label_type(texts.texts())
+        kind = labels.choose_label_type(texts.distinct())
     if kind == "number":
         return Labels(kind, [], labels.encode_numbers(texts.texts(), error))
     if kind == "class":

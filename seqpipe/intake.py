@@ -28,6 +28,7 @@ from seqpipe.readers import name_record, no_record, read_records
 from seqpipe.readers.blocks import Columns, gather, read_blocks
 from seqpipe.readers.fastx import line_of_symbol
 from seqpipe.readers.raw import RawFile
+from seqpipe.readers.regular import read_regular
 from seqpipe.records import ColumnChoice, Record, split_names
 from seqpipe.slices import Slice
 from seqpipe.spool import Spools
@@ -359,10 +360,16 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp")
     temporary.mkdir()
     try:
-        intake = Intake(temporary, plan, slice.format)
         alone = slice.start == 0 and slice.end is None
+        regular = _collect_columns(slice, plan, temporary, pinned, progress)
+        if regular is None:
+            shutil.rmtree(temporary)
+            temporary.mkdir()
+        intake = regular or Intake(temporary, plan, slice.format)
         with plan.open(slice, line) as raw:
-            if slice.in_blocks(plan.options.encoding):
+            if regular is not None:
+                pass  # all is read
+            elif slice.in_blocks(plan.options.encoding):
                 _collect_blocks(raw, slice.format, plan.choice(), intake, progress)
                 if alone and not intake.read:
                     raise no_record(raw, slice.format)
@@ -383,6 +390,25 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _collect_columns(slice: Slice, plan: Plan, folder: Path, pinned: tuple[str | None, str] | None,
+                     progress: Callable[[int], None]) -> Intake | None:
+    """Return the intake of a slice of regular rows of text; None where it is to be read row by row."""
+    assert plan.layout is not None
+    options = plan.options
+    if not plan.layout.is_text or options.value_columns or not slice.in_columns(options.encoding):
+        return None
+    intake = Intake(folder, plan, slice.format)
+    with plan.open(slice) as raw:
+        try:
+            for columns in read_regular(raw, slice.format, plan.choice(pinned)):
+                if columns is None or not intake.add_block(columns):
+                    return None
+                progress(raw.bytes_read())
+        except RawFormatError:
+            return None  # the strict reader comes to it too, and can name its line
+    return intake if intake.read else None
 
 
 def _collect_blocks(raw: RawFile, format: str, columns: ColumnChoice, intake: Intake,

@@ -63,7 +63,8 @@ def encode_classes(
         SeqpipeError: a label is not among ``names``.
     """
     seen = _Numbers(names)
-    found = np.fromiter((seen.number(text, i, error) for i, text in enumerate(texts)), np.int64)
+    known = seen.seen.get
+    found = np.fromiter((known(text) or seen.number(text, i, error) for i, text in enumerate(texts)), np.int64)
     return seen.ordered(found)
 
 
@@ -156,25 +157,25 @@ class _Numbers:
 
     def __init__(self, names: Sequence[str] | None) -> None:
         self._fixed = names is not None
-        self._seen = {name: number for number, name in enumerate(names or ())}
+        self.seen = {name: number for number, name in enumerate(names or ())}
 
     def number(self, name: str, i: int, error: Callable[[int, str], SeqpipeError]) -> int:
         """Return the number of a name, found in record ``i``."""
-        number = self._seen.get(name, -1)
+        number = self.seen.get(name, -1)
         if number < 0:
             if self._fixed:
-                raise error(i, f"label {name!r} is none of the {len(self._seen):,} classes given; correct it, or add "
+                raise error(i, f"label {name!r} is none of the {len(self.seen):,} classes given; correct it, or add "
                                "it to --classes")
-            number = self._seen[name] = len(self._seen)
+            number = self.seen[name] = len(self.seen)
         return number
 
     def ordered(self, found: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Return the numbers that names have in their order, for those given so far, and the names."""
         if self._fixed:
-            return found, list(self._seen)
-        names = order_classes(self._seen)
+            return found, list(self.seen)
+        names = order_classes(self.seen)
         number = np.empty(len(names), np.int64)
-        number[[self._seen[name] for name in names]] = np.arange(len(names))
+        number[[self.seen[name] for name in names]] = np.arange(len(names))
         return number[found], names
 
 

@@ -22,7 +22,7 @@ from seqpipe.hashing import find_repeats, hash_texts, sample_hashes
 from seqpipe.spool import Spool
 
 STATE = "part.json"
-ROWS = 4096  # rows looked at together
+ROWS = 1 << 15  # rows looked at together, at most
 BLOCK = 1 << 22  # items in a block, about
 
 
@@ -104,17 +104,21 @@ class Ragged:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield the items of the rows kept, end to end, in blocks of whole rows and limited size."""
+        return (block for block, _ in self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield blocks, and the lengths of their rows."""
         for part, lengths, keep in self._by_part():
             values, start, first = part.array(self._name), 0, 0
             ends = np.cumsum(lengths) * np.uint64(self._width)
             while first < part.rows:
                 last = max(first + 1, int(np.searchsorted(ends, np.uint64(start + BLOCK), "right")))
+                last = min(last, first + ROWS, part.rows)
                 end = int(ends[last - 1])
-                block = values[start:end]
-                if not keep[first:last].all():
-                    widths = lengths[first:last].astype(np.int64) * self._width
-                    block = block[np.repeat(keep[first:last], widths)]
-                yield block
+                block, widths = values[start:end], lengths[first:last].astype(np.int64)
+                if not (kept := keep[first:last]).all():
+                    block, widths = block[np.repeat(kept, widths * self._width)], widths[kept]
+                yield block, widths
                 first, start = last, end
 
     def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -140,14 +144,18 @@ class Ragged:
 
     def rows(self) -> Iterator[bytes]:
         """Yield the bytes of each row kept; for rows of single bytes."""
-        for part, lengths, keep in self._by_part():
-            values, start = part.array(self._name).data, 0
-            for first in range(0, part.rows, ROWS):
-                ends = (np.cumsum(lengths[first : first + ROWS]) + np.uint64(start)).tolist()
-                for end, kept in zip(ends, keep[first : first + ROWS].tolist(), strict=True):
-                    if kept:
-                        yield bytes(values[start:end])
-                    start = end
+        for rows in self._rows():
+            yield from rows
+
+    def _rows(self) -> Iterator[list[bytes]]:
+        for block, lengths in self._blocks():
+            data, ends = block.tobytes(), np.cumsum(lengths).tolist()
+            yield [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def distinct(self) -> Iterator[str]:
+        """Yield every text that stands in a row kept, far fewer times than it stands there."""
+        for rows in self._rows():
+            yield from map(bytes.decode, dict.fromkeys(rows))
 
     def texts(self) -> Iterator[str]:
         """Yield each row kept, decoded from UTF-8."""

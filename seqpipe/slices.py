@@ -57,6 +57,10 @@ class Slice:
         """Say whether the slice may be read in blocks of many records."""
         return self.format in ("fasta", "fastq") and has_ascii(encoding)
 
+    def in_columns(self, encoding: str) -> bool:
+        """Say whether the slice may be read column by column, if its rows are alike."""
+        return self.format in ("csv", "tsv", "jsonl") and has_ascii(encoding)
+
     def lines_before(self) -> int:
         """Count the lines of the file before this slice."""
         count, left = 0, self.start

@@ -4,6 +4,7 @@
     raw          RawFile: open, decode, count lines, name the place of an error
     fastx        FASTA, FASTQ
     blocks       the same, many records at a time
+    regular      CSV, TSV and JSON Lines, many rows at a time
     tables       CSV, TSV; the table of --labels
     long_tables  CSV, TSV with one row a time step
     numbers      texts to numbers, and what may be missing among them

@@ -159,7 +159,7 @@ def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
     lengths = next_heads - bodies - np.diff(heads, append=len(ends)) + 1
     if not lengths.all() or (found := _take_headers(array, starts[heads] + 1, ends[heads])) is None:
         return None
-    letters = _join(data, bodies, next_heads).replace(b"\n", b"")
+    letters = join_ranges(data, bodies, next_heads).replace(b"\n", b"")
     return Columns(*found, letters, lengths.astype("<u8")), len(ends)
 
 
@@ -175,14 +175,14 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
         return None
     if (found := _take_headers(array, heads + 1, heads + sizes[0])) is None:
         return None
-    quality = np.frombuffer(_join(data, marks, marks + lengths), np.uint8)
+    quality = np.frombuffer(join_ranges(data, marks, marks + lengths), np.uint8)
     if not 33 <= quality.min() <= quality.max() <= 126:
         return None
-    letters = _join(data, bases, bases + lengths)
+    letters = join_ranges(data, bases, bases + lengths)
     return Columns(*found, letters, lengths.astype("<u8"), quality - np.uint8(33)), len(ends)
 
 
-def _join(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
+def join_ranges(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
     """Return the bytes of many ranges, end to end."""
     return b"".join([data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 

@@ -1,0 +1,155 @@
+"""Read CSV, TSV and JSON Lines in blocks of many rows, where all rows of a slice are plainly alike.
+
+Place in the flow: RawFile -> [regular] -> intake.
+
+A table is regular where it has no quote and every line as many cells as the first one. JSON Lines are
+where all values are strings without an escape, and lines differ in these strings alone: what stands
+between them is the same to the byte, so the keys of the first line, checked, are those of all.
+Anything else, an error included, is for the strict readers in ``tables`` and ``jsonl``, from the first row on.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from seqpipe.readers.blocks import BLOCK_BYTES, LONGEST, Columns, Texts, join_ranges
+from seqpipe.readers.compressed import DAMAGE
+from seqpipe.readers.raw import RawFile
+from seqpipe.records import ColumnChoice
+
+Cells = tuple[np.ndarray, np.ndarray]  # (n,) where the cells of a column start and end
+Cut = Callable[[bytes, np.ndarray], "list[Cells] | None"]  # finds the cells of each column, by whole lines
+_NEWLINE, _QUOTE = b'\n"'
+
+
+def read_regular(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[Columns | None]:
+    """Yield the rows of a slice, many at a time; None, as the last, where they are not regular.
+
+    Args:
+        raw: the open file, of which nothing was read yet, in an encoding that has ASCII in it.
+        format: csv, tsv or jsonl.
+        columns: which columns hold what.
+
+    Raises:
+        RawFormatError: the columns are not those wanted; its line is not told.
+    """
+    names: list[str] = []
+    cut: Cut
+    for data in _whole_lines(raw):
+        if data is None or data.startswith(codecs.BOM_UTF8):
+            yield None
+            return
+        if not names and format == "jsonl":
+            names, cut = _like_object(data[: data.index(b"\n") + 1])
+        elif not names:
+            head, data = data[: data.index(b"\n")], data[data.index(b"\n") + 1 :]
+            delimiter = "," if format == "csv" else "\t"
+            names, cut = head.decode().split(delimiter), _like_row(ord(delimiter), head)
+            names = [] if b'"' in head or "" in names or len(set(names)) < len(names) else names
+        taken = _take(data, names, columns.find(names, raw.error), cut) if names and data else None
+        if not names or (data and taken is None):
+            yield None
+            return
+        if taken is not None:
+            yield taken
+
+
+def _whole_lines(raw: RawFile) -> Iterator[bytes | None]:
+    """Yield UTF-8 text in blocks of whole lines, LF at the end of each; None where that is not at hand."""
+    pending, data = b"", b" "
+    while data:
+        try:
+            data = raw.read(BLOCK_BYTES)
+            block = pending + data
+            end = block.rfind(b"\n") + 1 if data else len(block)
+            block, pending = block[:end], block[end:]
+            if b"\r" in block:
+                block = block.replace(b"\r\n", b"\n")
+            if not block.isascii():
+                block = block.decode(raw.encoding).encode()
+        except (*DAMAGE, UnicodeError):
+            yield None
+            return
+        if len(pending) > LONGEST or b"\r" in block or b"\0" in block:
+            yield None
+            return
+        if block:
+            yield block if block.endswith(b"\n") else block + b"\n"
+
+
+def _take(data: bytes, names: list[str], found: tuple[str | None, str], cut: Cut) -> Columns | None:
+    array = np.frombuffer(data, np.uint8)
+    cells = cut(data, array)
+    if cells is None:
+        return None
+
+    def texts(name: str) -> Texts:
+        starts, ends = cells[names.index(name)]
+        return join_ranges(data, starts, ends), (ends - starts).astype("<u8")
+
+    id_name, sequence_name = found
+    ids, (letters, lengths) = None if id_name is None else texts(id_name), texts(sequence_name)
+    if not lengths.all() or not letters.isascii() or (ids is not None and not ids[1].all()):
+        return None
+    return Columns(ids, {name: texts(name) for name in names if name not in found}, letters, lengths)
+
+
+def _like_row(delimiter: int, head: bytes) -> Cut:
+    """Return what cuts the rows of a table whose first one is ``head``."""
+    width = head.count(bytes([delimiter])) + 1
+
+    def cut(data: bytes, array: np.ndarray) -> list[Cells] | None:
+        places = np.flatnonzero((array == delimiter) | (array == _NEWLINE))
+        if b'"' in data or len(places) % width:
+            return None
+        is_end = (array[places] == _NEWLINE).reshape(-1, width)
+        if not is_end[:, -1].all() or is_end[:, :-1].any():
+            return None
+        starts = np.concatenate([[0], places[:-1] + 1]).reshape(-1, width).T
+        ends = places.reshape(-1, width).T
+        if width == 1 and (starts == ends).any():
+            return None  # blank lines
+        return list(zip(starts, ends, strict=True))
+
+    return cut
+
+
+def _like_object(line: bytes) -> tuple[list[str], Cut]:
+    """Return the keys of a line of JSON, and what cuts lines like it; no key where it is not regular."""
+    def nothing(data: bytes, array: np.ndarray) -> None:
+        return None
+
+    try:
+        pairs = json.loads(line, object_pairs_hook=list)
+        names = [name for name, _ in pairs]
+        plain = all(isinstance(value, str) for _, value in pairs) and len(set(names)) == len(names)
+    except (ValueError, TypeError, RecursionError):
+        return [], nothing
+    quotes = np.flatnonzero(np.frombuffer(line, np.uint8) == _QUOTE).tolist()
+    if not names or not plain or not line.startswith(b"{") or len(quotes) != 4 * len(names):
+        return [], nothing
+    bounds = [0, *(place for k in range(0, len(quotes), 4) for place in (quotes[k + 2] + 1, quotes[k + 3])), len(line)]
+    between = [line[bounds[k] : bounds[k + 1]] for k in range(0, len(bounds), 2)]
+
+    def cut(data: bytes, array: np.ndarray) -> list[Cells] | None:
+        places = np.flatnonzero(array == _QUOTE)
+        if len(places) % len(quotes) or b"\\" in data:
+            return None
+        rows = places.reshape(-1, len(quotes)).T
+        if np.count_nonzero(array < 32) != rows.shape[1]:
+            return None  # but for one line end a row
+        line_ends = rows[-1] + len(between[-1])
+        starts = [np.concatenate([[0], line_ends[:-1]]), *rows[3::4]]
+        ends = [*(rows[2::4] + 1), line_ends]
+        for text, first, last in zip(between, starts, ends, strict=True):
+            if (last - first != len(text)).any() or last[-1] > len(data):
+                return None
+            if join_ranges(data, first, last) != text * len(first):
+                return None
+        return list(zip(rows[2::4] + 1, rows[3::4], strict=True)) if line_ends[-1] == len(data) else None
+
+    return names, cut

@@ -1,0 +1,114 @@
+"""Tables and JSON Lines read in columns give what the strict readers give, records and errors, for any bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqpipe import intake, slices
+from seqpipe.errors import SeqpipeError
+from seqpipe.intake import Plan, collect, lay_out, look_ahead
+from seqpipe.options import PreprocessOptions
+from seqpipe.parts import STATE
+from seqpipe.readers import regular
+from seqpipe.slices import Slice
+
+ROWS = {
+    "csv": ["a,ACGT,x\n", "b,AC,y\n", "c,GT,\n", ",AC,y\n", "d,,y\n", "e,AC\n", "f,AC,x,y\n", '"g",AC,x\n', "h,a c,é\n",
+            "i,AC,x\r\n", "j,AC,x\r", "\n", "k,é,x\n", "l,AC,\0\n", 'm,AC,x"y\n', "n,AC,\ud800x\n", "o,AC,\u2028\n",
+            "p,AC,last", "\ufeff", ",,\n", 'q,AC,"x\ny"\n', " \n"],
+    "jsonl": ['{"id": "a", "seq": "ACGT", "n": "x"}\n', '{"id": "b", "seq": "AC", "n": "é"}\n',
+              '{"id": "c", "seq": "AC", "n": ""}\n', '{"id": "", "seq": "AC", "n": "x"}\n',
+              '{"id": "d", "seq": "", "n": "x"}\n', '{"id": "e", "seq": "AC", "n": 1}\n',
+              '{"id": "f", "seq": "AC"}\n', '{"seq": "AC", "id": "g", "n": "x"}\n', '{"id":"h","seq":"AC","n":"x"}\n',
+              '{"id": "i", "seq": "AC", "n": "\\u0041"}\n', '{"id": "j", "seq": "AC", "n": "x\ty"}\n',
+              '{"id": "k", "seq": "AC", "n": "x"}\r\n', '{"id": "l", "seq": "AC", "n": "x"}\r', "\n", "x", "\ufeff",
+              '{"id": "m", "seq": "AC", "n": "x"} {}\n', '{"id": "n", "seq": "AC", "n": "x\ny"}\n',
+              '{"id": "o", "seq": "a c", "n": "\ud800"}\n', '{"id": "p", "seq": "AC", "id": "q"}\n',
+              '{"id": "q", "seq": "AC", "n": "last"}', '{"id": "r", "sex": "AC", "n": "x"}\n'],
+}
+HEADS = {"csv": ["id,seq,n\n"] * 6 + ["id,seq,id\n", "seq\n", "id,,seq\n", '"id",seq,n\n', "\ufeffid,seq,n\n",
+                                      "\nid,seq,n\n", "id,n,other\n", "id,seq,n\r\n"],
+         "jsonl": [""]}
+
+
+def outcome(raw: Path, format: str, folder: Path, alphabet: str, in_columns: bool) -> object:
+    """Return the spools of the part made of a file, or the error."""
+    options = PreprocessOptions(raw=(raw,), out=raw, alphabet=alphabet, label_type="none")
+    whole = Slice(raw, format)
+    try:
+        plan = Plan(options, ())
+        first, _ = look_ahead(whole, plan)
+        plan = Plan(options, (), lay_out(first, plan))
+        with pytest.MonkeyPatch.context() as patch:
+            if not in_columns:
+                patch.setattr(slices.Slice, "in_columns", lambda self, encoding: False)
+            collect(whole, plan, folder)
+    except SeqpipeError as error:
+        return str(error)
+    state = json.loads((folder / STATE).read_text("utf-8"))
+    return state, {name: (folder / name).read_bytes() for name, array in state["arrays"].items() if array["items"]}
+
+
+def compare(data: bytes, format: str, alphabet: str, block_bytes: int) -> object:
+    """Check that columns and strict reader agree on some bytes; return what they agree on."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regular, "BLOCK_BYTES", block_bytes)
+        raw = Path(folder, "a.dat")
+        raw.write_bytes(data)
+        strict = outcome(raw, format, Path(folder, "strict"), alphabet, False)
+        found = outcome(raw, format, Path(folder, "columns"), alphabet, True)
+    assert found == strict
+    return found
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_any_rows_have_the_outcome_of_the_strict_reader(format):
+    """Records, ids, columns, or the same message: for any regular rows with an odd one among them, any blocks."""
+    good, odd = ROWS[format][:3], st.sampled_from(ROWS[format])
+
+    @settings(deadline=None, max_examples=300)
+    @given(st.sampled_from(HEADS[format]), st.lists(st.sampled_from(good), max_size=5), st.lists(odd, max_size=2),
+           st.lists(st.sampled_from(good), max_size=3), st.sampled_from(["auto", "dna", "bytes"]), st.integers(1, 60))
+    def check(head, before, between, after, alphabet, block_bytes):
+        text = head + "".join(before + between + after)
+        compare(text.encode("utf-8", "surrogatepass"), format, alphabet, block_bytes)
+
+    check()
+
+
+def make_rows(format: str, count: int) -> bytes:
+    rng = random.Random(0)
+    rows = [(f"r{number}", "".join(rng.choices("ACGT", k=rng.randint(1, 9))), rng.choice(["x", "", "é z"]))
+            for number in range(count)]
+    if format == "jsonl":
+        objects = [dict(zip(("id", "seq", "n"), row, strict=True)) for row in rows]
+        return "".join(json.dumps(values, ensure_ascii=False) + "\n" for values in objects).encode()
+    return ("id,seq,n\n" + "".join(",".join(row) + "\n" for row in rows)).encode()
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_a_cut_at_any_byte_has_the_outcome_of_the_strict_reader(format):
+    """A last line that is cut is an error, or a shorter last cell, as the strict reader has it."""
+    data = make_rows(format, 4)
+    for end in range(len(data) + 1):
+        compare(data[:end], format, "auto", 30)
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_regular_rows_are_read_in_columns(monkeypatch, format):
+    """No record of a regular file goes through the strict reader."""
+    monkeypatch.setattr(intake.Intake, "add", None)
+    monkeypatch.setattr(intake.Intake, "add_all", None)
+    monkeypatch.setattr(regular, "BLOCK_BYTES", 200)
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder, "a.dat")
+        raw.write_bytes(make_rows(format, 100))
+        state, _ = outcome(raw, format, Path(folder, "part"), "auto", True)
+    assert state["rows"] == 100
