@@ -87,6 +87,8 @@ def assemble(
     """
     label_column = find_label_column(options, selection.columns)
     others = [name for name in selection.columns if name not in (label_column, options.target_column)]
+    if given.columns and rule.column not in given.columns:  # all that it says goes into the splits
+        others = [name for name in others if name != rule.column]
     _check_columns(["id", *(["label"] if label_column is not None else []), *others], given)
     values = Values(selection.parts, options.alphabet, options.case, selection.keep)
     found = _encode_labels(selection, label_column, options, given)

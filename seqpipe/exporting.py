@@ -24,6 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
+from seqpipe.chunks import Chunks
 from seqpipe.errors import OptionError
 from seqpipe.joined import JoinedTexts
 from seqpipe.labels import order_classes, write_number
@@ -273,6 +274,7 @@ def import_command(store: Store | ShardedStore, layout: Layout, options: ExportO
     if store.channels != [f"c{i + 1}" for i in range(len(store.channels))]:
         words += ["--value-columns", ",".join(name if name.isalnum() else _quoted(name) for name in store.channels)]
     words += ["--on-missing", "nan"] if header["encoding"].get("missing") else []
+    words += ["--compression", "gzip"] if isinstance(store.values, Chunks) else []
     words += ["--on-empty", "keep"] if every.get("lengths", {"min": 1})["min"] == 0 else []
     return shlex.join(words)
 

@@ -173,10 +173,8 @@ def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[i
     fingerprint = {"version": seqpipe.__version__, "slices": str(SLICE_BYTES), **names,
                    **{f"size and time of {path}": str(stamp[1:]) for path, stamp in zip(sources, stamps, strict=True)}}
     mark = folder / "import.json"
-    if not options.resume or not mark.is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_dir():
-        before = json.loads(mark.read_text("utf-8"))
+    before = _read_mark(mark) if options.resume else {}
+    if before:
         for name in fingerprint | before:
             if before.get(name) != fingerprint.get(name):
                 raise OptionError(f"--resume: the parts beside {options.out} are of another import: {name} was "
@@ -184,6 +182,7 @@ def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[i
                                   "--resume, or give the same files and options")
         shutil.rmtree(folder / "assembly", ignore_errors=True)
     else:
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         mark.write_text(json.dumps(fingerprint), "utf-8")
     keep = False
@@ -197,6 +196,14 @@ def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[i
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_mark(mark: Path) -> dict[str, str]:
+    """Return what an import noted of itself beside its parts; nothing where it was killed before it had."""
+    try:
+        return dict(json.loads(mark.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:

@@ -198,3 +198,13 @@ def test_parts_of_another_import_are_refused(tmp_path, small_slices, monkeypatch
         preprocess(options)
     preprocess(replace(options, resume=False))
     assert out.exists() and not parts_folder(out).exists()
+
+
+@pytest.mark.parametrize("mark", ["", "{", "null", None])
+def test_parts_of_an_import_that_was_killed_before_it_had_noted_its_options_are_made_anew(tmp_path, mark):
+    """The folder is there, and what the import wrote of itself is not, or not whole."""
+    raw, out = write_fasta(tmp_path / "a.fa", 30), tmp_path / "x.h5"
+    (parts_folder(out) / "part000000").mkdir(parents=True)
+    if mark is not None:
+        (parts_folder(out) / "import.json").write_text(mark)
+    assert imported(raw, out, resume=True) == imported(raw, tmp_path / "y.h5")

@@ -35,8 +35,8 @@ def content(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     found["columns"] = [name for name in store.header["columns"] if name not in without]
     found["moments"] = store.header.get("moments")
     for name, array in store.arrays.items():
-        if not name.startswith(("checksums", "header", *(f"metadata/{column}" for column in without))):
-            found[name] = (array.dtype.str, array.shape, array.tobytes())
+        if not name.startswith(("checksums", "chunks", "header", *(f"metadata/{column}" for column in without))):
+            found[name] = (array.dtype.str, array.shape, array[:].tobytes())
     return found
 
 
@@ -115,7 +115,7 @@ def records(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return found, options
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=records())
 def test_json_lines_hold_everything(case: tuple[list[dict[str, Any]], dict[str, str]], tmp_path: Path) -> None:
     """Any tokens, features, labels, columns and splits: exported and imported again, the store is the same."""
@@ -287,3 +287,25 @@ def test_several_labels_and_targets_survive_a_round_trip(make_store: Callable[..
     store = make_store("a.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries), alphabet="dna",
                        label_type="multilabel", target_column="target", split="column:split")
     assert content(round_trip(store, "jsonl")) == content(store)
+
+
+@pytest.mark.parametrize(("options", "added"), [
+    ({"split": "0.5,0.3,0.2", "classes": "c\nunused\na\nb\n"}, ()),  # made like another store: no column more
+    ({"folds": 3}, ("split",)), ({"folds": 3, "compression": "gzip"}, ("split",)),
+    ({"split_by": "group:note", "split": "0.5,0.5"}, ("split",)), ({"case": "lower"}, ("split",)),
+])
+def test_splits_that_were_drawn_survive_a_round_trip(
+    make_store: Callable[..., Path], tmp_path: Path, options: dict[str, Any], added: tuple[str, ...]
+) -> None:
+    """With classes in any order, some of them of no record, folds, chunks, and ids of any text."""
+    ids = ["a/b", ".", "..", " x ", "\u2028", "a\nb", 'q"q', ",", "\t", "#", "@id", ">x", "\ufeffz", "NA", "007"]
+    if "classes" in options:
+        (tmp_path / "classes.txt").write_text(options["classes"])
+        options = options | {"classes": tmp_path / "classes.txt"}
+    entries = [{"id": name, "sequence": "ACGT"[: 1 + i % 4], "label": "abc"[i % 3], "note": f"é\n{i % 5}"}
+               for i, name in enumerate(ids)]
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
+    store = make_store("a.jsonl", text, **{"split": "0.5,0.3,0.2", **options})
+    assert len(Store(store).splits) > 1
+    for format in ("jsonl", "csv"):
+        assert content(round_trip(store, format), without=added) == content(store)
