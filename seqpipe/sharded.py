@@ -246,8 +246,7 @@ def check_ids(store: ShardedStore) -> None:
         StoreError: there is one; the message names it and both shards.
     """
     columns = [store.shard(k).column("id") for k in range(len(store.manifest.shards))]
-    keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns
-                           if isinstance(column, TextColumn)])
+    keys = np.concatenate([hash_texts(column.values, column.offsets) for column in columns])
     ids: Any = store.metadata["id"]
     again, before = find_repeats(keys, lambda row: ids[row])
     if len(again):

@@ -258,8 +258,11 @@ class Store:
         """Return a whole column of the metadata.
 
         Raises:
-            StoreError: a block of it is damaged.
+            StoreError: there is no such column, or a block of it is damaged.
         """
+        if name not in self.metadata:
+            raise StoreError(f"{self.path}: no column {name!r}; it has {', '.join(map(repr, self.metadata)) or 'none'}",
+                             path=self.path)
         path = f"metadata/{dataset_name(name)}"
         for part in (path, f"{path}/offsets", f"{path}/values"):
             if part in self.arrays:
@@ -428,6 +431,9 @@ class Store:
         columns = () if self.alphabet is not None else (len(self.channels),)
         if values.dtype != dtype or not values.ndim or values.shape[1:] != columns:
             self._damaged(f"/values is {values.dtype} of shape {values.shape}, expected {dtype} of {('M', *columns)}")
+        told = self.header["encoding"].get("dtype", dtype.name)
+        if told not in (dtype.name, dtype.str):
+            self._damaged(f"/values is {dtype}, /header says {told!r}")
         self._check_offsets("offsets", offsets, len(values))
         rows = len(offsets) - 1
         for name, array in self.arrays.items():
@@ -470,6 +476,8 @@ class Store:
         kinds = {"class": ("i", "u"), "number": ("f",), "multilabel": ("list",)}
         if label_type != "none" and kind not in kinds[label_type]:
             self._damaged(f"/metadata/label does not hold labels of the type {label_type!r}")
+        if "id" in self.metadata and not isinstance(self.metadata["id"], TextColumn):
+            self._damaged("/metadata/id is no column of text")
         target = self.arrays.get("tracks/target")
         if self.header.get("target_classes") and (target is None or target.dtype not in ("u1", "<i4")):
             self._damaged("/tracks/target does not hold the classes that /header names")

@@ -160,7 +160,7 @@ def _bad_content(store: Store) -> Iterator[str]:
     if findings:
         return
     if "id" not in texts:
-        yield "/metadata/id is missing or no text"
+        yield "/metadata/id is missing"
     else:
         yield from _bad_ids(texts["id"])
     yield from _bad_summary(store)

@@ -119,7 +119,7 @@ def test_any_slice_is_that_of_the_plain_array(tmp_path: Path, dtype: str, tail: 
         contents["values"] = Content.of(array)
         moments = {"mean": [0.0] * len(columns), "deviation": [1.0] * len(columns)}
         header |= {"kind": "features", "channels": columns, "moments": moments,
-                   "encoding": {"dtype": dtype, "num_channels": len(columns)}}
+                   "encoding": {"dtype": np.dtype(dtype).str, "num_channels": len(columns)}}
     write_store(tmp_path / "a.h5", contents, header, folder=tmp_path, compression="gzip")
     chunks = Store(tmp_path / "a.h5").values
     assert isinstance(chunks, Chunks) and chunks.shape == array.shape and chunks.dtype == array.dtype

@@ -147,7 +147,7 @@ def other_histogram(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> No
     (set_item("metadata/label", 8, -1), "/metadata/label[8] is -1; expected 0 <= label < 2"),
     (same_id, "/metadata/id[7] is "),
     (empty_id, "/metadata/id[5] is empty"),
-    (number_ids, "/metadata/id is missing or no text"),
+    (number_ids, "/metadata/id is no column of text"),
     (shorter("min"), "of the split 'train'"),
     (shorter("median"), "of the split 'train'"),
     (other_classes, "of the split 'all'"),

@@ -14,7 +14,8 @@ import pytest
 from seqpipe.description import describe
 from seqpipe.errors import StoreError
 from seqpipe.layout import block_checksums
-from seqpipe.options import DescribeOptions
+from seqpipe.merging import merge
+from seqpipe.options import DescribeOptions, MergeOptions
 from seqpipe.store import Store
 from tests.attacks.files import arrays_edit, rebuild, refused, reseal
 
@@ -39,6 +40,7 @@ from tests.attacks.files import arrays_edit, rebuild, refused, reseal
     ("metadata/a%2Eb", np.zeros(4, "<i8"), "is not how the name 'a.b' is written"),
     ("metadata/id/values", np.zeros((4, 1), "u1"), "/metadata/id is no text column of 4 rows"),
     ("metadata/id/values", np.zeros(4, "<u2"), "/metadata/id is no text column of 4 rows"),
+    ("metadata/id/values", np.zeros(4, "<i4"), "/metadata/id is no column of text"),
     ("metadata/id/offsets", np.zeros(4, "<u8"), "/metadata/id is no text column of 4 rows"),
     ("metadata/id/offsets", np.array([0, 1, 2, 3, 5], "<u8"), "/metadata/id/offsets runs from 0 to 5, expected 0 to 4"),
     ("tracks/x", np.zeros(4, "<i8"), r"/tracks/x has shape \(4,\), expected \(10,\)"),
@@ -54,6 +56,27 @@ def test_arrays_that_do_not_fit_each_other_are_refused(
     """Shapes, types, ends of offsets and splits, all with the right checksums."""
     with pytest.raises(StoreError, match=finding):
         Store(rebuild(small, tmp_path / "x.h5", arrays_edit(name, array)))
+
+
+@pytest.mark.parametrize("dtype", ["bogus", "float64", "<u2"])
+def test_features_of_another_type_than_the_header_says_are_refused(
+    vowels_store: Path, tmp_path: Path, dtype: str
+) -> None:
+    """A sharded store has it from there alone."""
+    path = rebuild(vowels_store, tmp_path / "x.h5", lambda arrays, header: header["encoding"].update(dtype=dtype))
+    assert f"damaged: /values is float32, /header says '{dtype}'" in refused(path)
+
+
+def test_a_store_without_ids_is_not_merged(small: Path, tmp_path: Path) -> None:
+    """By no way that needs them: two stores cannot be told to share none."""
+    def change(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+        del arrays["metadata/id/values"], arrays["metadata/id/offsets"]
+        header["columns"].remove("id")
+
+    path = rebuild(small, tmp_path / "x.h5", change)
+    for out in ("all.h5", "all.seqpipe.json"):
+        with pytest.raises(StoreError, match="/metadata/id is missing|no column 'id'; it has 'label'"):
+            merge(MergeOptions(stores=(path,), out=tmp_path / out))
 
 
 # Headers
