@@ -21,6 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _pyfastx(path: Path) -> Callable[[], object]:
     return lambda: sum(len(sequence) for _, sequence in pyfastx.Fasta(str(path), build_index=False))
 
 
-def _open(path: Path, mode: str):  # type: ignore[no-untyped-def]
+def _open(path: Path, mode: str) -> Any:
     return gzip.open(path, mode) if path.suffix == ".gz" else open(path, mode)
 
 

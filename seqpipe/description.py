@@ -6,7 +6,7 @@ Place in the flow: seqs.h5 -> store -> [description] -> text, JSON or a plot.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from seqpipe.batching import padding_share, plan_batches
 from seqpipe.chunks import Chunks
 from seqpipe.errors import OptionError, StoreError
 from seqpipe.leakage import find_leakage
-from seqpipe.options import DescribeOptions
+from seqpipe.options import DescribeOptions, PreprocessOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store
@@ -156,8 +156,10 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
                      "(merge makes a plain store)")
     for source in content["provenance"]["sources"]:
         lines.append(f"source    {source['name']}, {source['size']:,} bytes, SHA-256 {source['sha256'][:16]}…")
-    options = {name: value for name, value in content["provenance"]["options"].items() if value is not None}
-    lines.append("options   " + ", ".join(f"{name}={value}" for name, value in options.items()))
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(PreprocessOptions)}
+    chosen = [f"{name}={value}" for name, value in content["provenance"]["options"].items()
+              if value != defaults.get(name)]
+    lines.append("options   " + (", ".join(chosen) or "all at their defaults"))
     lines += [f"counted   {name}: {count:,}" for name, count in content["provenance"].get("counts", {}).items()]
     if targets := content.get("target_classes"):
         lines.append(f"targets   {len(targets):,} classes: {', '.join(targets[:8])}{', …' if len(targets) > 8 else ''}")

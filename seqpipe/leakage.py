@@ -48,7 +48,7 @@ def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[s
     for what, text in texts.items():
         keys = np.concatenate([np.empty(0, np.uint64), *(
             hash_strings([text(row) for row in rows[first : first + STEP]]) for first in range(0, len(rows), STEP))])
-        again, first_of = find_repeats(keys, lambda i, text=text: text(rows[i]))  # type: ignore[misc]
+        again, first_of = find_repeats(keys, lambda i: text(rows[i]))
         members: dict[int, list[int]] = {}
         for i, first in zip(again.tolist(), first_of.tolist(), strict=True):
             members.setdefault(rows[first], [rows[first]]).append(rows[i])

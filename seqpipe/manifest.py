@@ -21,6 +21,7 @@ import os
 import re
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -223,8 +224,7 @@ def _sum_problem(splits: dict[str, Any], shards: list[dict[str, Any]]) -> str | 
 
 
 def _twice(names: Iterable[str]) -> str:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), "none")  # type: ignore[func-returns-value]
+    return next((name for name, count in Counter(names).items() if count > 1), "none")
 
 
 def _check_files(path: Path, shards: Iterable[Shard]) -> None:

@@ -87,7 +87,8 @@ def test_describe_says_what_is_inside(amp_store: Path, capsys: pytest.CaptureFix
     assert main(["describe", str(amp_store), "--head", "2"]) == 0
     text = capsys.readouterr().out
     for part in ("tokens, alphabet protein", "2 classes from 'label': amp, other", "3,264", "amp 1,794, other 1,470",
-                 "by length", "amp.fasta, 197,880 bytes", "sequence=GLFDIVKKVVGTLAGL"):
+                 "by length", "amp.fasta, 197,880 bytes", "options   split=column:split\n",
+                 "sequence=GLFDIVKKVVGTLAGL"):
         assert part in text
     assert main(["describe", str(amp_store), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

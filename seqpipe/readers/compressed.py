@@ -11,7 +11,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 BUFFER_BYTES = 1 << 17
 MAGIC_BYTES = 16  # enough of the start of a file for ``find_compression``
@@ -139,7 +139,7 @@ class _Streams(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
+    def readinto(self, buffer: Any) -> int:
         while True:
             data = b""
             if self._decompressor.eof:
