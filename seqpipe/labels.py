@@ -10,6 +10,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from seqpipe.errors import OptionError, SeqpipeError
 
 MAX_DIGITS = 15  # a float64 keeps every decimal number of up to 15 digits
+CHUNK = 4096  # labels numbered together
 LARGEST = float(np.finfo(np.float32).max)  # what a label may be: batches hold float32
 # Only what a number gives back the same: "007" or "+1" stay text.
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -63,9 +65,12 @@ def encode_classes(
         SeqpipeError: a label is not among ``names``.
     """
     seen = _Numbers(names)
-    known = seen.seen.get
-    found = np.fromiter((known(text) or seen.number(text, i, error) for i, text in enumerate(texts)), np.int64)
-    return seen.ordered(found)
+    found, rest = array("q"), iter(texts)
+    while chunk := list(islice(rest, CHUNK)):
+        for text in [text for text in dict.fromkeys(chunk) if text not in seen.seen]:
+            seen.number(text, len(found) + chunk.index(text), error)
+        found.extend(map(seen.seen.__getitem__, chunk))
+    return seen.ordered(np.frombuffer(found, np.int64))
 
 
 def encode_label_sets(

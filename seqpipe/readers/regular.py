@@ -21,8 +21,7 @@ from seqpipe.readers.compressed import DAMAGE
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice
 
-Cells = tuple[np.ndarray, np.ndarray]  # (n,) where the cells of a column start and end
-Cut = Callable[[bytes, np.ndarray], "list[Cells] | None"]  # finds the cells of each column, by whole lines
+Cut = Callable[[bytes, np.ndarray], "list[Texts] | None"]  # cuts whole lines into their columns
 _NEWLINE, _QUOTE = b'\n"'
 
 
@@ -82,38 +81,34 @@ def _whole_lines(raw: RawFile) -> Iterator[bytes | None]:
 
 
 def _take(data: bytes, names: list[str], found: tuple[str | None, str], cut: Cut) -> Columns | None:
-    array = np.frombuffer(data, np.uint8)
-    cells = cut(data, array)
+    cells = cut(data, np.frombuffer(data, np.uint8))
     if cells is None:
         return None
-
-    def texts(name: str) -> Texts:
-        starts, ends = cells[names.index(name)]
-        return join_ranges(data, starts, ends), (ends - starts).astype("<u8")
-
+    texts = dict(zip(names, cells, strict=True))
     id_name, sequence_name = found
-    ids, (letters, lengths) = None if id_name is None else texts(id_name), texts(sequence_name)
+    ids, (letters, lengths) = None if id_name is None else texts.pop(id_name), texts.pop(sequence_name)
     if not lengths.all() or not letters.isascii() or (ids is not None and not ids[1].all()):
         return None
-    return Columns(ids, {name: texts(name) for name in names if name not in found}, letters, lengths)
+    return Columns(ids, texts, letters, lengths)
 
 
 def _like_row(delimiter: int, head: bytes) -> Cut:
     """Return what cuts the rows of a table whose first one is ``head``."""
     width = head.count(bytes([delimiter])) + 1
 
-    def cut(data: bytes, array: np.ndarray) -> list[Cells] | None:
+    def cut(data: bytes, array: np.ndarray) -> list[Texts] | None:
         places = np.flatnonzero((array == delimiter) | (array == _NEWLINE))
         if b'"' in data or len(places) % width:
             return None
         is_end = (array[places] == _NEWLINE).reshape(-1, width)
         if not is_end[:, -1].all() or is_end[:, :-1].any():
             return None
-        starts = np.concatenate([[0], places[:-1] + 1]).reshape(-1, width).T
-        ends = places.reshape(-1, width).T
-        if width == 1 and (starts == ends).any():
+        lengths = (np.diff(places, prepend=-1) - 1).astype("<u8").reshape(-1, width)
+        if width == 1 and not lengths.all():
             return None  # blank lines
-        return list(zip(starts, ends, strict=True))
+        mark = bytes([delimiter])
+        cells = data[:-1].replace(b"\n", mark).split(mark)
+        return [(b"".join(cells[k::width]), lengths[:, k]) for k in range(width)]
 
     return cut
 
@@ -135,7 +130,7 @@ def _like_object(line: bytes) -> tuple[list[str], Cut]:
     bounds = [0, *(place for k in range(0, len(quotes), 4) for place in (quotes[k + 2] + 1, quotes[k + 3])), len(line)]
     between = [line[bounds[k] : bounds[k + 1]] for k in range(0, len(bounds), 2)]
 
-    def cut(data: bytes, array: np.ndarray) -> list[Cells] | None:
+    def cut(data: bytes, array: np.ndarray) -> list[Texts] | None:
         places = np.flatnonzero(array == _QUOTE)
         if len(places) % len(quotes) or b"\\" in data:
             return None
@@ -150,6 +145,9 @@ def _like_object(line: bytes) -> tuple[list[str], Cut]:
                 return None
             if join_ranges(data, first, last) != text * len(first):
                 return None
-        return list(zip(rows[2::4] + 1, rows[3::4], strict=True)) if line_ends[-1] == len(data) else None
+        if line_ends[-1] != len(data):
+            return None
+        return [(join_ranges(data, first + 1, last), (last - first - 1).astype("<u8"))
+                for first, last in zip(rows[2::4], rows[3::4], strict=True)]
 
     return names, cut
