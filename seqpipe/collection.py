@@ -73,10 +73,11 @@ def collect_all(
         plan = replace(plan, layout=lay_out(look_ahead(slices[0], plan)[0], plan))
     jobs = _jobs(slices, plan, folder)
     ticks = Ticks(folder, len(jobs), progress)
-    missing = [job for job in jobs if not _is_there(job)]
-    for number in {job.number for job in jobs} - {job.number for job in missing}:
-        ticks.set(number, _size(slices[number]))
-    futures = {job.number: executor.submit(make_part, job) for job in missing} if executor else {}
+    missing = {job.number: job for job in jobs if not _is_there(job)}
+    for number in range(len(jobs)):
+        if number not in missing:
+            ticks.set(number, _size(slices[number]))
+    futures = {number: executor.submit(make_part, job) for number, job in missing.items()} if executor else {}
     parts: list[Part] = []
     try:
         for job in jobs:
@@ -85,7 +86,7 @@ def collect_all(
             try:
                 if job.number in futures:
                     _wait(futures[job.number], ticks)
-                elif job in missing:
+                elif job.number in missing:
                     make_part(job, ticks)
             except RawFormatError:
                 # Its lines were counted from its own start; and it may have been cut inside a record.

@@ -102,13 +102,13 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
     slices = _look_at(options, rule)
     formats = [slice.format for slice in slices if not slice.start]
     table = read_labels(options.labels, options.encoding) if options.labels else {}
-    plan = Plan(options, tuple(next(iter(table.values()), ({}, 0))[0]), alphabet=given.alphabet,
+    plan = Plan(replace(options, raw=()), tuple(next(iter(table.values()), ({}, 0))[0]), alphabet=given.alphabet,
                 num_channels=given.num_channels)
     if options.shard is not None:
         plan = _check_shard(plan, slices, given)
         slices = share_of(slices, options.shard)
-        mine = {slice.path for slice in slices}
-        sources = [path for path in sources if path in mine or path not in options.raw]
+        others = {*options.raw} - {slice.path for slice in slices}
+        sources = [path for path in sources if path not in others]
     stamps = [_stamp(path) for path in sources]
     total = sum((slice.end or slice.path.stat().st_size) - slice.start for slice in slices)
     with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,

@@ -62,7 +62,7 @@ class Plan:
     """All that the collection of a slice depends on, besides the slice.
 
     Attributes:
-        options: as the user gave them.
+        options: as the user gave them, without the raw files: every job carries its plan.
         joined: the columns of the table of ``--labels``.
         layout: what the first record fixed; None before it was read.
         alphabet: what ``--like`` fixes; None where the options or the input decide.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from seqpipe import slices
+from seqpipe import collection, slices
+from seqpipe.collection import make_part
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions
@@ -111,6 +113,19 @@ def test_the_first_bad_record_of_the_input_is_named_with_its_line(tmp_path, smal
     record = max(number for number, line in enumerate(lines[: bad[0]]) if line.startswith(">"))
     assert f"a.fa:{bad[0] + 1}: record '{lines[record][1:].split()[0]}': symbol '!'" in str(found.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fa"]
+
+
+def test_a_job_does_not_grow_with_the_number_of_files(tmp_path, monkeypatch):
+    """10,000 files would make 10,000 jobs, each with 10,000 names."""
+    sizes = []
+    monkeypatch.setattr(collection, "make_part", lambda job, ticks: sizes.append(len(pickle.dumps(job))) or
+                        make_part(job, ticks))
+    files = [tmp_path / f"{number:02}.fa" for number in range(30)]
+    for number, path in enumerate(files):
+        path.write_text(f">r{number}\nACGT\n", "ascii")
+    for raw in (files[:1], files):
+        preprocess(PreprocessOptions(raw=tuple(raw), out=tmp_path / "x.h5", overwrite=True))
+    assert len(sizes) == 31 and max(sizes) < sizes[0] + 20
 
 
 def test_ids_by_number_and_duplicates_count_through_all_slices(tmp_path, small_slices):
