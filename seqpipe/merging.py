@@ -9,7 +9,7 @@ classes of all sequences) and one hash an id is held in memory.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from seqpipe.leakage import parted
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
-from seqpipe.sharded import ShardedStore, check_ids, manifest_of, shard_paths
+from seqpipe.sharded import ShardedStore, check_ids, shard_paths
 from seqpipe.store import Store
 from seqpipe.summary import channel_moments
 from seqpipe.verification import verify_store
@@ -129,7 +129,8 @@ def _write_manifest(paths: list[Path], out: Path, *, overwrite: bool) -> MergeSu
                               "it, or merge into one .h5 file")
     store = ShardedStore(paths)
     check_ids(store)
-    write_manifest(manifest_of(paths, out), overwrite=overwrite)
+    shards = tuple(replace(shard, file=Path(shard.file).name) for shard in store.manifest.shards)
+    write_manifest(replace(store.manifest, path=out, folder=out.parent, shards=shards), overwrite=overwrite)
     return _summary(out, store)
 
 

@@ -115,7 +115,7 @@ def records(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return found, options
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=records())
 def test_json_lines_hold_everything(case: tuple[list[dict[str, Any]], dict[str, str]], tmp_path: Path) -> None:
     """Any tokens, features, labels, columns and splits: exported and imported again, the store is the same."""
@@ -133,7 +133,7 @@ def test_json_lines_hold_everything(case: tuple[list[dict[str, Any]], dict[str, 
     assert content(round_trip(again, "jsonl")) == content(again)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=records())
 def test_csv_holds_what_it_does_not_refuse(case: tuple[list[dict[str, Any]], dict[str, str]], tmp_path: Path) -> None:
     """CSV refuses features, tracks and NUL, and gives the rest back as it was."""

@@ -82,7 +82,7 @@ def test_merged_parts_are_the_import_of_everything(make_store: Make, tmp_path: P
     verify(VerifyOptions(store=tmp_path / "merged.h5"))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_columns_merge_as_an_import_of_everything_has_them(
     make_store: Make, tmp_path: Path, data: st.DataObject

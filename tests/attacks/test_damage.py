@@ -50,7 +50,7 @@ def test_a_store_cut_anywhere_is_refused(pair: dict[str, Path], tmp_path: Path, 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("unit", "count"), [
-    ("bit", 100), ("byte", 50), pytest.param("bit", 3000, marks=pytest.mark.slow),
+    ("bit", 60), ("byte", 30), pytest.param("bit", 3000, marks=pytest.mark.slow),
     pytest.param("byte", 3000, marks=pytest.mark.slow)])
 def test_no_change_of_a_bit_or_byte_is_read_in_silence(
     pair: dict[str, Path], tmp_path: Path, unit: str, count: int, compression: str
@@ -190,7 +190,7 @@ print("done", flush=True)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [25, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_mutation_crashes_or_hangs_a_reader(
     pair: dict[str, Path], tmp_path: Path, count: int, compression: str
 ) -> None:
