@@ -416,7 +416,7 @@ class Store:
         try:
             header = json.loads(raw.tobytes())
             json.dumps(header, ensure_ascii=False).encode()  # refuses half characters, which cannot be printed
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, MemoryError) as error:
             self._damaged(f"/header is no JSON ({error})")
         if problem := header_problem(header):
             self._damaged(f"/{problem} is missing, or not what it should be")
