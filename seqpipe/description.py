@@ -166,7 +166,7 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     leaks = content.get("leaks", {})
     for what, count in (content.get("leakage", {}) | {what: len(found) for what, found in leaks.items()}).items():
         found = leaks.get(what, [])
-        lines.append(f"leakage   {count:,} {what} in more than one split"
+        lines.append(f"leakage   {count:,} {what if count != 1 else what.removesuffix('s')} in more than one split"
                      + " (the first 100; --json lists all)" * (len(found) > 100))
         lines += ["          " + "; ".join(f"{name}: {', '.join(ids)}" for name, ids in where.items())
                   for where in found[:100]]

@@ -5,8 +5,9 @@ Place in the flow: splits of an import -> [leakage] -> its summary; seqs.h5 -> s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,13 @@ def parted(again: np.ndarray, first: np.ndarray, splits: np.ndarray) -> np.ndarr
     return np.unique(first[splits[again] != splits[first]])
 
 
+def group_column(header: Mapping[str, Any]) -> str | None:
+    """Return the metadata column of the groups that the import knew, by the name it has in the store; or None."""
+    told = header["input"]
+    group = told.get("group_column")
+    return "label" if group and group == told["label_column"] else group
+
+
 def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[str]]]]:
     """Return what stands in more than one split of a store, in the order of the store.
 
@@ -41,7 +49,7 @@ def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[s
     texts: dict[str, Callable[[int], str]] = {
         "sequences": lambda row: blake2b(store.sequence(row).tobytes(), digest_size=16).hexdigest(),
     }
-    if group := store.header["input"].get("group_column"):
+    if group := group_column(store.header):
         groups = store.column(group)
         texts["groups"] = lambda row: str(groups[row])
     found: dict[str, list[dict[str, list[str]]]] = {}

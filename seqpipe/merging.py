@@ -20,7 +20,7 @@ from seqpipe.errors import OptionError, StoreError
 from seqpipe.hashing import find_repeats, hash_strings, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
-from seqpipe.leakage import parted
+from seqpipe.leakage import group_column, parted
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
@@ -147,9 +147,8 @@ def count_leakage(store: ShardedStore) -> dict[str, int]:
     keys = [sample_hashes(np.asarray(shard.values), shard.offsets) for shard in shards]
     again, first = find_repeats(np.concatenate(keys), lambda row: _digest(store.sequence(row)))
     counts = {"sequences": len(parted(again, first, splits))}
-    told = store.header["input"]
-    if group := told.get("group_column"):
-        texts = [str(text) for text in store.metadata["label" if group == told["label_column"] else group]]
+    if group := group_column(store.header):
+        texts = [str(text) for text in store.metadata[group]]
         counts["groups"] = len(parted(*find_repeats(hash_strings(texts), lambda row: texts[row]), splits))
     return counts
 

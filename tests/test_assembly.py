@@ -263,7 +263,16 @@ def test_describe_lists_what_is_parted(build):
         "sequences": [{"train": ["a"], "test": ["b", "e"]}],
         "groups": [{"train": ["a"], "test": ["b"]}, {"train": ["c"], "test": ["e"]}]}
     text = describe(DescribeOptions(store=dataset.store.path, leakage=True))
-    assert "leakage   1 sequences in more than one split\n          train: a; test: b, e" in text
+    assert "leakage   1 sequence in more than one split\n          train: a; test: b, e" in text
+
+
+def test_groups_that_are_the_labels_are_found_where_the_store_has_them(build):
+    """The column of the labels is called label in the store."""
+    rows = "a,ACGT,train,g\nb,ACG,test,g\nc,GG,train,h\n"
+    dataset, _ = build({"a.csv": "id,seq,s,kind\n" + rows}, split="column:s", split_by="group:kind",
+                       label_column="kind")
+    options = DescribeOptions(store=dataset.store.path, leakage=True, json=True)
+    assert json.loads(describe(options))["leaks"]["groups"] == [{"train": ["a"], "test": ["b"]}]
 
 
 @settings(deadline=None, max_examples=30)
