@@ -49,7 +49,7 @@ def write(data, format, records):
     return lines
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 @given(st.data(), RECORDS, st.sampled_from(["fasta", "fastq", "jsonl", "csv", "tsv"]))
 def test_every_format_gives_the_same_store(tmp_path, data, records, format):
     """Line ends, wrapping, blank lines, a byte-order mark, a last line without end and members leave no trace."""
