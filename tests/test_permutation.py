@@ -82,10 +82,10 @@ def test_all_orders_of_a_few_items_are_equally_likely(num_items: int) -> None:
 
 
 def test_each_item_comes_at_each_place_equally_often() -> None:
-    """Over 2,000 seeds of 1,100 items, in 22 x 22 cells."""
+    """Over 500 seeds of 1,100 items, in 22 x 22 cells."""
     counts = np.zeros((22, 22))
     places = np.arange(1_100)
-    for seed in range(2_000):
+    for seed in range(500):
         np.add.at(counts, (places // 50, Permutation(1_100, seed=seed, epoch=0)(places) // 50), 1)
 
     assert chi_square(counts) < 4
