@@ -83,6 +83,11 @@ def sample_hashes(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return keys
 
 
+def identity_of(sequence: bytes | np.ndarray) -> bytes:
+    """Return 16 bytes that tell a sequence for certain: a cryptographic hash of its bytes."""
+    return blake2b(sequence if isinstance(sequence, bytes) else sequence.tobytes(), digest_size=16).digest()
+
+
 def find_repeats(keys: np.ndarray, identity: Callable[[int], Hashable]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows that equal an earlier row, ascending, and for each the first row it equals.
 

@@ -6,12 +6,11 @@ Place in the flow: splits of an import -> [leakage] -> its summary; seqs.h5 -> s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from seqpipe.hashing import find_repeats, hash_strings
+from seqpipe.hashing import find_repeats, hash_strings, identity_of
 from seqpipe.sharded import ShardedStore
 from seqpipe.store import Store
 
@@ -47,7 +46,7 @@ def find_leakage(store: Store | ShardedStore) -> dict[str, list[dict[str, list[s
     splits = {name: np.asarray(store.split_rows(name)).astype(np.int64) for name in store.splits}
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *splits.values()])).tolist()
     texts: dict[str, Callable[[int], str]] = {
-        "sequences": lambda row: blake2b(store.sequence(row).tobytes(), digest_size=16).hexdigest(),
+        "sequences": lambda row: identity_of(store.sequence(row)).hex(),
     }
     if group := group_column(store.header):
         groups = store.column(group)

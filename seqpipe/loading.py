@@ -6,7 +6,6 @@ Place in the flow: sequences + samplers + collate + loader -> [loading] -> train
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -240,7 +239,7 @@ def _source(store: Store | ShardedStore) -> str:
     The header of a store is left out: where the data came from, such as the name of a raw file, changes no batch.
     """
     if isinstance(store, ShardedStore):
-        return hashlib.sha256("".join(shard.digest for shard in store.manifest.shards).encode()).hexdigest()
+        return store.manifest.digest
     return digest({name: table for name, table in store.checksums.items() if name != "header"})
 
 

@@ -89,6 +89,11 @@ class Manifest:
     types: dict[str, str]
     shards: tuple[Shard, ...]
 
+    @property
+    def digest(self) -> str:
+        """A text that tells these shards from others."""
+        return hashlib.sha256("".join(shard.digest for shard in self.shards).encode()).hexdigest()
+
     def shard_path(self, k: int) -> Path:
         return self.folder / self.shards[k].file
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from seqpipe.errors import OptionError, StoreError
-from seqpipe.hashing import find_repeats, hash_strings, sample_hashes
+from seqpipe.hashing import find_repeats, hash_strings, identity_of, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
 from seqpipe.leakage import group_column, parted
@@ -145,16 +144,12 @@ def count_leakage(store: ShardedStore) -> dict[str, int]:
     for number, name in enumerate(store.splits):
         splits[store.split_rows(name).astype(np.int64)] = number
     keys = [sample_hashes(np.asarray(shard.values), shard.offsets) for shard in shards]
-    again, first = find_repeats(np.concatenate(keys), lambda row: _digest(store.sequence(row)))
+    again, first = find_repeats(np.concatenate(keys), lambda row: identity_of(store.sequence(row)))
     counts = {"sequences": len(parted(again, first, splits))}
     if group := group_column(store.header):
         texts = [str(text) for text in store.metadata[group]]
         counts["groups"] = len(parted(*find_repeats(hash_strings(texts), lambda row: texts[row]), splits))
     return counts
-
-
-def _digest(sequence: np.ndarray) -> bytes:
-    return blake2b(sequence.tobytes(), digest_size=16).digest()
 
 
 def joined_contents(store: ShardedStore) -> dict[str, Content]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seqpipe.hashing import find_repeats, hash_texts, sample_hashes
+from seqpipe.hashing import find_repeats, hash_texts, identity_of, sample_hashes
 from seqpipe.spool import Spool
 
 STATE = "part.json"
@@ -176,7 +175,7 @@ class Ragged:
         def identity(i: int) -> bytes:
             nonlocal read
             read = read or self._reader()
-            return blake2b(read(i), digest_size=16).digest()
+            return identity_of(read(i))
 
         return find_repeats(np.concatenate(keys), identity)
 

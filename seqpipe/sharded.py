@@ -5,7 +5,6 @@ Place in the flow: manifest, or paths of stores -> [sharded] -> sequences.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -77,18 +76,13 @@ class ShardedStore:
         return self.bounds[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self._data, "stamp": self._stamp}
+        return {"data": self._data, "stamp": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["data"])  # type: ignore[misc]
-        if self._stamp != state["stamp"]:
+        if self.manifest.digest != state["stamp"]:
             raise StoreError(f"{self.path}: other shards have taken this name since it was opened; start again, and "
                              "write new stores to new names while one is read", path=self.path)
-
-    @property
-    def _stamp(self) -> str:
-        """A text that tells these shards from others."""
-        return hashlib.sha256("".join(shard.digest for shard in self.manifest.shards).encode()).hexdigest()[:16]
 
     @property
     def kind(self) -> str:
