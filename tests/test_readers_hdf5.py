@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqpipe.errors import RawFormatError
@@ -34,7 +34,7 @@ def datasets(**values):
 SEQUENCES = st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=5), min_size=2, max_size=6)
 
 
-@FIXTURE_OK
+@settings(FIXTURE_OK, max_examples=40)
 @given(SEQUENCES, st.booleans(), st.sampled_from(["group", "vlen", "padded"]))
 def test_sequences_of_every_shape_come_back(tmp_path, sequences, floats, how):
     """One dataset per sequence, variable length or padded: integers are tokens, floats are features."""
