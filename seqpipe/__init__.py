@@ -34,6 +34,8 @@ Layer 2
     transforms          augmentation of samples as they are read
     readers             raw file to records, one file a format
     checking            check blocks of bytes where they are touched first
+    columns             numbers, texts and lists of the metadata
+    soundness           what in the arrays of a store does not fit together
     locate              find the arrays of an HDF5 file, believing nothing it says
     targets             target texts to one number per element
     packing             what goes into a dataset, as it is or in compressed chunks

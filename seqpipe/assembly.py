@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe import labels
+from seqpipe.columns import ListColumn
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.intake import find_label_column
 from seqpipe.layout import dataset_name
@@ -27,7 +28,6 @@ from seqpipe.parts import Ragged, offsets_of
 from seqpipe.records import split_names
 from seqpipe.selection import Selection
 from seqpipe.splits import SPLIT_NAMES, SplitRule, draw_by_class, draw_by_hash, split_name, split_of_file
-from seqpipe.store import ListColumn
 from seqpipe.summary import MOMENT_ROWS, moments_of_groups, summarise_lengths
 from seqpipe.targets import Targets
 from seqpipe.values import Values

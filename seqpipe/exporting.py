@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
 from seqpipe.chunks import Chunks
+from seqpipe.columns import TextColumn
 from seqpipe.errors import OptionError
 from seqpipe.joined import JoinedTexts
 from seqpipe.labels import order_classes, write_number
@@ -33,7 +34,7 @@ from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store, shard_paths
 from seqpipe.splits import WHOLE, split_name
-from seqpipe.store import Store, TextColumn
+from seqpipe.store import Store
 from seqpipe.verification import verify_store
 
 BLOCK = 1024  # records read together

@@ -17,9 +17,10 @@ import numpy as np
 
 from seqpipe.checking import Checked
 from seqpipe.chunks import Chunks
+from seqpipe.columns import ListColumn, TextColumn
 from seqpipe.joined import Joined, locate_part, parts_of
 from seqpipe.layout import dataset_name
-from seqpipe.store import ListColumn, Store, TextColumn
+from seqpipe.store import Store
 from seqpipe.transforms import Sample
 
 Buffer = memoryview | bytearray | bytes

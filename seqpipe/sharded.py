@@ -14,13 +14,14 @@ import numpy as np
 
 from seqpipe.agreement import MERGE, disagreement, joint_header, split_order
 from seqpipe.alphabet import Alphabet
+from seqpipe.columns import ListColumn, TextColumn
 from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
 from seqpipe.labels import type_of_ways, write_number
 from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, digest, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
-from seqpipe.store import ListColumn, Store, TextColumn
+from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
 
 try:

@@ -12,82 +12,27 @@ Its arrays are the bytes of the file, whatever they are. The methods ``sequence`
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import mmap
+import os
 import zlib
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from seqpipe.alphabet import Alphabet
 from seqpipe.checking import Checked, Rule, ascending, finite, within
 from seqpipe.chunks import Chunks, overlap, table_problem
+from seqpipe.columns import Column, TextColumn, members_of
 from seqpipe.errors import StoreError
-from seqpipe.header import MAX_HEADER, header_problem
-from seqpipe.layout import CHECKSUM_BLOCK, Extent, block_checksums, column_name, dataset_name, num_blocks
+from seqpipe.layout import CHECKSUM_BLOCK, Extent, block_checksums, dataset_name
 from seqpipe.locate import locate
+from seqpipe.soundness import checksum_problem, content_problem, parse_header, shape_problem
 
-LIBC = ctypes.CDLL(None)
+LIBC = ctypes.CDLL(None) if os.name == "posix" else None
 PROBED = 8  # bytes looked at to know whether many are in memory
-
-
-class TextColumn:
-    """(N,) strings held as UTF-8 bytes end to end; read one at a time."""
-
-    def __init__(self, values: np.ndarray, offsets: np.ndarray, place: str) -> None:
-        self.values = values
-        self.offsets = offsets
-        self._bytes, self._ends = values.data, offsets.data
-        self._place = place
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, i: int) -> str:
-        """Return text ``i``, 0 <= i < N.
-
-        Raises:
-            IndexError: there is no such text.
-            StoreError: its offsets are damaged, or it is no UTF-8.
-        """
-        if i < 0:
-            raise IndexError(f"{self._place}: index {i} is out of range; expected 0 <= index < {len(self)}")
-        start, end = self._ends[i], self._ends[i + 1]
-        if not start <= end <= len(self._bytes):
-            raise StoreError(f"{self._place}: the offsets of text {i} are {start}, {end}; expected "
-                             f"start <= end <= {len(self._bytes)}; run: seqpipe verify")
-        try:
-            return str(self._bytes[start:end], "utf-8")
-        except UnicodeDecodeError as error:
-            raise StoreError(f"{self._place}: text {i} is no UTF-8 ({error}); run: seqpipe verify") from None
-
-
-class ListColumn:
-    """(N,) arrays of int32 class numbers, held end to end; read one at a time."""
-
-    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
-        self.values, self.offsets = values, offsets
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, i: int) -> np.ndarray:
-        """Return the class numbers of row ``i``, 0 <= i < N, as an array of its own."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"index {i} is out of range; expected 0 <= index < {len(self)}")
-        return self.values[int(self.offsets[i]) : int(self.offsets[i + 1])].copy()
-
-    def numbers(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return the class numbers of some rows, end to end in the order of the store."""
-        chosen = np.zeros(len(self), bool)
-        chosen[rows if isinstance(rows, slice) else rows.astype(np.int64)] = True
-        return self.values[np.repeat(chosen, np.diff(self.offsets).astype(np.int64))]
-
-
-Column = np.ndarray | TextColumn | ListColumn
 
 
 class Store:
@@ -117,21 +62,19 @@ class Store:
             name.removeprefix("checksums/"): array
             for name, array in self.arrays.items() if name.startswith("checksums/")
         }
-        self._check_checksums()
-        self.header = self._read_header()
-        self._check_shapes()
+        self._require(checksum_problem(self.arrays))
+        problem, self.header = parse_header(self.arrays)
+        self._require(problem)
+        self._require(shape_problem(self.arrays, self.alphabet.dtype if self.alphabet else None, self.header))
         self.values: np.ndarray = self.arrays["values"]
         self.offsets: np.ndarray = self.arrays["offsets"]
         self._ends = self.offsets.data
-        columns = self._group("metadata")
-        if sorted(self.header["columns"]) != sorted(columns):
-            self._damaged(f"/header names the columns {self.header['columns']}, /metadata holds {sorted(columns)}")
+        self._require(content_problem(self.arrays, self.header))
+        columns, splits = (members_of(self.arrays, group, self.path) for group in ("metadata", "splits"))
         self.metadata: dict[str, Column] = {name: columns[name] for name in self.header["columns"]}
-        self.tracks: dict[str, np.ndarray] = self._group("tracks")  # type: ignore[assignment]
-        splits = self._group("splits")
-        order = [name for name in self.header["splits"] if name in splits]  # of the import: train, valid, test
-        self.splits: dict[str, np.ndarray] = {name: splits.pop(name) for name in order} | splits  # type: ignore
-        self._check_header()
+        self.tracks: dict[str, np.ndarray] = members_of(self.arrays, "tracks", self.path)
+        # In the order of the import: train, valid, test.
+        self.splits: dict[str, np.ndarray] = {name: splits[name] for name in self.header["splits"] if name in splits}
 
     def __len__(self) -> int:
         """Return N, the number of sequences."""
@@ -311,7 +254,7 @@ class Store:
     def in_memory(self, name: str, places: list[int]) -> bool:
         """Say whether a few of some bytes of an array are in the page cache; yes where the system does not tell."""
         # Not by a read that must not wait (RWF_NOWAIT): under newer kernels it does wait, and has pages fetched.
-        mincore: Any = getattr(LIBC, "mincore", None)
+        mincore: Any = getattr(LIBC, "mincore", None)  # not on Windows
         page, vector = mmap.PAGESIZE, ctypes.create_string_buffer(1)
         offset, most = self._extents[name].offset, len(self._map) - 1
         for place in places[:: max(1, len(places) // PROBED)] if mincore else []:
@@ -359,23 +302,6 @@ class Store:
             return within("target", 0, len(classes)) if classes else finite(allow_nan=False)
         return None
 
-    def _group(self, group: str) -> dict[str, Column]:
-        """Return the members of a group: arrays, or text columns of values + offsets."""
-        members: dict[str, Column] = {}
-        for name, array in self.arrays.items():
-            if name.startswith(group + "/"):
-                link, _, part = name.removeprefix(group + "/").partition("/")
-                column = column_name(link)
-                if dataset_name(column) != link:  # else two names could stand for one column
-                    self._damaged(f"/{group}/{link} is not how the name {column!r} is written")
-                if not part:
-                    members[column] = array
-                elif part == "values":
-                    ends = self.arrays[f"{group}/{link}/offsets"]
-                    members[column] = TextColumn(array, ends, f"{self.path}: /{group}/{link}") \
-                        if array.dtype == "u1" else ListColumn(array, ends)
-        return members
-
     def _open_chunks(self) -> None:
         """Make the arrays that lie in chunks, once each table of chunks has been found good."""
         tables = {}
@@ -383,111 +309,21 @@ class Store:
             if extent.chunk_rows:
                 table: Any = self.arrays.get(f"chunks/{name}")
                 if problem := table_problem(extent, table, len(self._map)):
-                    self._damaged(f"/chunks/{name}{problem}")
+                    self._require(f"/chunks/{name}{problem}")
                 found = block_checksums(table.reshape(-1).view("u1").data)
                 if not np.array_equal(found, self.arrays.get(f"checksums/chunks/{name}", ())):
-                    self._damaged(f"/chunks/{name} fails its CRC-32")
+                    self._require(f"/chunks/{name} fails its CRC-32")
                 tables[name] = table
                 self.arrays[name] = Chunks(extent, table, memoryview(self._map), partial(self.bad_bytes, name))
             elif name.startswith("chunks/") and not (
                     (array := self._extents.get(name.removeprefix("chunks/"))) and array.chunk_rows):
-                self._damaged(f"/{name} belongs to no array in chunks")
-        if problem := overlap(tables, [item for item in self._extents.items() if item[0] not in tables]):
-            self._damaged(problem)
+                self._require(f"/{name} belongs to no array in chunks")
+        self._require(overlap(tables, [item for item in self._extents.items() if item[0] not in tables]))
 
-    def _check_checksums(self) -> None:
-        """Refuse an array without a table of checksums, and a table without its array."""
-        for name, array in self.arrays.items():
-            if name.startswith("checksums/"):
-                if name.removeprefix("checksums/") not in self.arrays:
-                    self._damaged(f"/{name} belongs to no array")
-            else:
-                table = self.checksums.get(name)
-                if table is None or table.dtype != "<u4" or table.shape != (num_blocks(array.nbytes),):
-                    self._damaged(f"/checksums/{name} is missing or has the wrong shape")
-
-    def _read_header(self) -> dict[str, Any]:
-        """Parse the JSON header; refuse one of another shape than readers rely on."""
-        raw = self.arrays.get("header")
-        if raw is None or raw.dtype != "u1" or raw.ndim != 1 or len(raw) > MAX_HEADER:
-            self._damaged(f"/header is missing, or no text of up to {MAX_HEADER} bytes")
-        if (block_checksums(raw.data) != self.checksums["header"]).any():
-            self._damaged("/header fails its CRC-32")
-        try:
-            header = json.loads(raw.tobytes())
-            json.dumps(header, ensure_ascii=False).encode()  # refuses half characters, which cannot be printed
-        except (ValueError, RecursionError, MemoryError) as error:
-            self._damaged(f"/header is no JSON ({error})")
-        if problem := header_problem(header):
-            self._damaged(f"/{problem} is missing, or not what it should be")
-        return header
-
-    def _check_shapes(self) -> None:
-        """Refuse arrays whose shapes or types do not fit together; reads no more than their ends."""
-        values, offsets = self.arrays.get("values"), self.arrays.get("offsets")
-        if values is None or offsets is None:
-            self._damaged("/values or /offsets is missing")
-        dtype = values.dtype if self.alphabet is None else self.alphabet.dtype
-        columns = () if self.alphabet is not None else (len(self.channels),)
-        if values.dtype != dtype or not values.ndim or values.shape[1:] != columns:
-            self._damaged(f"/values is {values.dtype} of shape {values.shape}, expected {dtype} of {('M', *columns)}")
-        told = self.header["encoding"].get("dtype", dtype.name)
-        if told not in (dtype.name, dtype.str):
-            self._damaged(f"/values is {dtype}, /header says {told!r}")
-        self._check_offsets("offsets", offsets, len(values))
-        rows = len(offsets) - 1
-        for name, array in self.arrays.items():
-            group, _, rest = name.partition("/")
-            if group == "metadata":
-                self._check_column(name, rest, array, rows)
-            elif group == "tracks" and array.shape != (len(values),):
-                self._damaged(f"/{name} has shape {array.shape}, expected ({len(values)},)")
-            elif group == "splits":
-                if array.ndim != 1 or array.dtype != "<u8" or len(array) > rows:
-                    self._damaged(f"/{name} is {array.dtype} of shape {array.shape}, expected row numbers")
-                elif len(array) and array[-1] >= rows:
-                    self._damaged(f"/{name} holds row {array[-1]}; expected rows < {rows}")
-
-    def _check_column(self, name: str, rest: str, array: np.ndarray, rows: int) -> None:
-        column, _, part = rest.partition("/")
-        if not part:
-            if array.shape != (rows,):
-                self._damaged(f"/{name} has shape {array.shape}, expected ({rows},)")
-        elif part == "values":
-            offsets = self.arrays.get(f"metadata/{column}/offsets")
-            if offsets is None or offsets.shape != (rows + 1,) or array.dtype not in ("u1", "<i4") \
-                    or array.ndim != 1:
-                self._damaged(f"/metadata/{column} is no text column of {rows} rows, nor one of class numbers")
-            else:
-                self._check_offsets(f"metadata/{column}/offsets", offsets, len(array))
-        elif f"metadata/{column}/values" not in self.arrays:
-            self._damaged(f"/metadata/{column}/values is missing")
-
-    def _check_offsets(self, name: str, offsets: np.ndarray, total: int) -> None:
-        if offsets.dtype != "<u8" or offsets.ndim != 1 or not len(offsets):
-            self._damaged(f"/{name} is {offsets.dtype} of shape {offsets.shape}, expected (N+1,) uint64")
-        elif offsets[0] != 0 or offsets[-1] != total:
-            self._damaged(f"/{name} runs from {offsets[0]} to {offsets[-1]}, expected 0 to {total}")
-
-    def _check_header(self) -> None:
-        """Refuse a header that does not belong to these arrays."""
-        label, label_type = self.metadata.get("label"), self.header["label_type"]
-        kind = label.dtype.kind if isinstance(label, np.ndarray) else "list" if isinstance(label, ListColumn) else None
-        kinds = {"class": ("i", "u"), "number": ("f",), "multilabel": ("list",)}
-        if label_type != "none" and kind not in kinds[label_type]:
-            self._damaged(f"/metadata/label does not hold labels of the type {label_type!r}")
-        if "id" in self.metadata and not isinstance(self.metadata["id"], TextColumn):
-            self._damaged("/metadata/id is no column of text")
-        target = self.arrays.get("tracks/target")
-        if self.header.get("target_classes") and (target is None or target.dtype not in ("u1", "<i4")):
-            self._damaged("/tracks/target does not hold the classes that /header names")
-        sizes = {name: len(rows) for name, rows in self.splits.items()} | {"all": len(self)}
-        found = {name: part["sequences"] for name, part in self.header["splits"].items()}
-        if found != sizes or self.header["splits"]["all"]["values"] != len(self.values):
-            self._damaged(f"/header tells splits of {found}, the arrays are of {sizes}")
-
-    def _damaged(self, finding: str) -> NoReturn:
-        raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
+    def _require(self, finding: str | None) -> None:
+        """Refuse a store in which something was found."""
+        if finding:
+            raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
 
 
 def _map_array(mapped: mmap.mmap, extent: Extent) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from seqpipe.chunks import Chunks
+from seqpipe.columns import ListColumn, TextColumn
 from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.layout import CHECKSUM_BLOCK, Checksums, block_checksums
@@ -22,7 +23,7 @@ from seqpipe.locate import index_of_chunks
 from seqpipe.manifest import is_manifest
 from seqpipe.options import VerifyOptions
 from seqpipe.sharded import ShardedStore, check_ids, manifest_of
-from seqpipe.store import ListColumn, Store, TextColumn
+from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
 
 STEP = 16 << 20  # bytes checked at a time; a multiple of CHECKSUM_BLOCK

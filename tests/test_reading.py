@@ -86,7 +86,7 @@ def test_a_batch_read_in_one_go_is_that_of_its_items(stores: dict[str, Any], dat
 def test_labels_of_several_classes_are_read_with_the_batch(vowels_store: Path, tmp_path: Path) -> None:
     """As (B, K), with K from the store; a sample has the int32 numbers."""
     path = rebuild(vowels_store, tmp_path / "lists.h5", with_lists)
-    with mock.patch("seqpipe.store.header_problem", return_value=None):
+    with mock.patch("seqpipe.soundness.header_problem", return_value=None):
         dataset = SequenceDataset(path)
 
     assert dataset[2][1]["label"].dtype == np.int32 and dataset[2][1]["label"].tolist() == [1, 0]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from seqpipe.errors import StoreError
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions
-from seqpipe.store import Store, TextColumn
+from seqpipe.columns import TextColumn
+from seqpipe.store import Store
 from tests.test_writer import write_plain
 
 

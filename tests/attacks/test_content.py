@@ -191,5 +191,5 @@ def test_a_flip_in_the_header_is_found_when_the_store_is_opened(copy: Path) -> N
 
 def test_a_header_too_large_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is parsed."""
-    monkeypatch.setattr("seqpipe.store.MAX_HEADER", 100)
+    monkeypatch.setattr("seqpipe.soundness.MAX_HEADER", 100)
     assert "no text of up to 100 bytes" in refused(copy)
