@@ -26,7 +26,7 @@ from seqpipe.errors import CheckpointError, OptionError
 from seqpipe.sampling import cumulative_weights
 
 Position = tuple[int, int, int]
-Step = tuple[list[int], Position, float]
+Step = tuple[np.ndarray, Position, float]
 STATE_VERSION = 1
 CHUNK = 2**18  # lengths looked at together
 MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
@@ -165,8 +165,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         return _Iteration(self)
 
     def steps(self) -> Iterator[Step]:
-        """Yield, for each step of this rank, the indices, the position after the step, and the weight: 1.0, or
-        0.0 for a filler."""
+        """Yield, for each step of this rank, the (b,) int64 indices, the position after the step, and the weight:
+        1.0, or 0.0 for a filler."""
         # Not a generator itself: the epoch is that at this call, whatever is set later.
         return self._steps(self._next)
 
@@ -201,12 +201,12 @@ class LengthBatchSampler(Sampler[list[int]]):
             plan = self._plan(epoch, window)
             while first + self.world_size < len(plan):  # this step and the start of the next are in the window
                 own, first = first + self.rank, first + self.world_size
-                yield plan[own].tolist(), (epoch, window, first), 1.0
+                yield plan[own], (epoch, window, first), 1.0
             own_window, own = self._located(epoch, window, first + self.rank)
             if own_window < self._num_windows:
-                batch, weight = self._plan(epoch, own_window)[own].tolist(), 1.0
+                batch, weight = self._plan(epoch, own_window)[own], 1.0
             else:
-                batch, weight = [plan.shortest], 0.0
+                batch, weight = np.array([plan.shortest]), 0.0
             window, first = self._located(epoch, window, first + self.world_size)
             yield batch, (epoch, window, first) if window < self._num_windows else (epoch + 1, 0, 0), weight
         if self._next == (epoch + 1, 0, 0):
@@ -291,7 +291,7 @@ class _Iteration:
         if self._steps is None:
             self._epoch, self._steps = self._sampler._next[0], self._sampler.steps()
         batch, self._position, _ = next(self._steps)
-        return batch
+        return batch.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._sampler.state_dict(self._position), "epoch": self._epoch}

@@ -30,7 +30,7 @@ def run(one: LengthBatchSampler, num_steps: int | None = None) -> tuple[list[Any
     for indices, position, weight in one.steps():
         if num_steps is not None and len(taken) == num_steps:
             break
-        taken.append((indices, weight))
+        taken.append((indices.tolist(), weight))
         state = one.state_dict(position)
     return taken, state
 
@@ -93,7 +93,7 @@ def test_ranks_share_one_plan_and_take_equally_many_steps(plan: Any, epoch: int,
         one = LengthBatchSampler(lengths, **options, rank=rank, world_size=world_size)
         one.set_epoch(epoch)
         assert len(one) == -(-len(batches) // world_size)
-        ranks.append(list(one.steps()))
+        ranks.append([(indices.tolist(), position, weight) for indices, position, weight in one.steps()])
 
     for rank, steps in enumerate(ranks):
         assert len(steps) == -(-len(batches) // world_size)
