@@ -28,7 +28,7 @@ from seqpipe.parts import Ragged, offsets_of
 from seqpipe.records import split_names
 from seqpipe.selection import Selection
 from seqpipe.splits import SPLIT_NAMES, SplitRule, draw_by_class, draw_by_hash, split_name, split_of_file
-from seqpipe.summary import MOMENT_ROWS, moments_of_groups, summarise_lengths
+from seqpipe.summary import moments_of, summarise_lengths
 from seqpipe.targets import Targets
 from seqpipe.values import Values
 from seqpipe.writer import Content
@@ -129,7 +129,7 @@ def assemble(
             header["encoding"]["missing"] = True
         counted = np.zeros(len(values.lengths), bool)
         counted[splits.get("train", np.arange(len(counted))).astype(np.int64)] = True
-        header["moments"] = moments_of_groups(values.groups(MOMENT_ROWS), counted, values.num_channels)
+        header["moments"] = moments_of(values.features(counted), values.num_channels)
     return contents, header
 
 

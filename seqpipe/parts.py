@@ -103,9 +103,9 @@ class Ragged:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield the items of the rows kept, end to end, in blocks of whole rows and limited size."""
-        return (block for block, _ in self._blocks())
+        return (block for block, _ in self.blocks_of_rows())
 
-    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def blocks_of_rows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield blocks, and the lengths of their rows."""
         for part, lengths, keep in self._by_part():
             values, start, first = part.array(self._name), 0, 0
@@ -120,34 +120,13 @@ class Ragged:
                 yield block, widths
                 first, start = last, end
 
-    def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the items and the lengths of each ``size`` rows kept, however the parts are cut."""
-        pieces: list[np.ndarray] = []
-        counts: list[np.ndarray] = []
-        missing = size
-        for part, lengths, keep in self._by_part():
-            values, start, first = part.array(self._name), 0, 0
-            while first < part.rows:
-                here = lengths[first : first + missing].astype(np.int64)
-                kept = keep[first : first + missing]
-                end = start + int(here.sum()) * self._width
-                pieces.append(values[start:end][np.repeat(kept, here * self._width)])
-                counts.append(here[kept])
-                missing -= len(counts[-1])
-                first, start = first + len(here), end
-                if not missing:
-                    yield np.concatenate(pieces), np.concatenate(counts)
-                    pieces, counts, missing = [], [], size
-        if counts:
-            yield np.concatenate(pieces), np.concatenate(counts)
-
     def rows(self) -> Iterator[bytes]:
         """Yield the bytes of each row kept; for rows of single bytes."""
         for rows in self._rows():
             yield from rows
 
     def _rows(self) -> Iterator[list[bytes]]:
-        for block, lengths in self._blocks():
+        for block, lengths in self.blocks_of_rows():
             data, ends = block.tobytes(), np.cumsum(lengths).tolist()
             yield [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 

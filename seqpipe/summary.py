@@ -14,7 +14,8 @@ from seqpipe.labels import parse_number
 from seqpipe.splits import SPLIT_NAMES, SplitRule
 
 HISTOGRAM_BINS = 48
-MOMENT_ROWS = 1024  # sequences looked at together
+ROWS = 1024  # sequences looked at together
+PIECE = 1 << 16  # elements summed together
 
 
 def summarise_lengths(lengths: np.ndarray, labels: np.ndarray | None, num_classes: int) -> dict[str, Any]:
@@ -52,39 +53,36 @@ def channel_moments(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -
         rows: the sequences counted.
 
     Returns:
-        as ``moments_of_groups``.
+        as ``moments_of``.
     """
-    def groups() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for first in range(0, len(offsets) - 1, MOMENT_ROWS):
-            ends = offsets[first : first + MOMENT_ROWS + 1].astype(np.int64)
-            yield values[ends[0] : ends[-1]], np.diff(ends)
-
     counted = np.zeros(len(offsets) - 1, bool)
     counted[rows.astype(np.int64)] = True
-    return moments_of_groups(groups(), counted, values.shape[1])
+
+    def blocks() -> Iterator[np.ndarray]:
+        for first in range(0, len(counted), ROWS):
+            ends = offsets[first : first + ROWS + 1].astype(np.int64)
+            for start in range(ends[0], ends[-1], PIECE):
+                inside = np.clip(ends, start, start + PIECE)
+                yield values[inside[0] : inside[-1]][np.repeat(counted[first : first + ROWS], np.diff(inside))]
+
+    return moments_of(blocks(), values.shape[1])
 
 
-def moments_of_groups(
-    groups: Iterable[tuple[np.ndarray, np.ndarray]], counted: np.ndarray, num_channels: int
-) -> dict[str, list[float]]:
-    """Return mean and standard deviation of each channel over the elements of some sequences.
+def moments_of(blocks: Iterable[np.ndarray], num_channels: int) -> dict[str, list[float]]:
+    """Return mean and standard deviation of each channel.
 
     Args:
-        groups: (rows, C) features and the lengths of each ``MOMENT_ROWS`` sequences: sums of floats
-            depend on how they are grouped.
-        counted: (N,) bool, the sequences counted.
+        blocks: (rows, C) features, end to end; how they are cut changes no bit of the result.
         num_channels: C.
 
     Returns:
         ``mean`` and ``deviation``, C numbers each (0 and 1 without any element); NaN is left out.
     """
     count, total, squares, center = (np.zeros(num_channels) for _ in range(4))
-    first = 0
-    for values, lengths in groups:
-        part = values[np.repeat(counted[first : first + len(lengths)], lengths)].astype(np.float64)
-        first += len(lengths)
+    for piece in _pieces(blocks):
+        part = piece.astype(np.float64)
         missing = np.isnan(part)
-        if not count.any() and len(part):
+        if not count.any():
             center = np.nan_to_num(part[0])  # sums are taken around it: large offsets do not cost digits
         part -= center
         part[missing] = 0
@@ -96,6 +94,23 @@ def moments_of_groups(
     deviation = np.where(count, np.sqrt(np.maximum(squares / divisor - mean**2, 0)), 1.0)
     center[count == 0] = 0
     return {"mean": (mean + center).tolist(), "deviation": deviation.tolist()}
+
+
+def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Cut arrays that lie end to end anew, every ``PIECE`` rows: sums of floats depend on how they are grouped."""
+    held: list[np.ndarray] = []
+    missing = PIECE
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            held.append(block[start : start + missing])
+            start += len(held[-1])
+            missing -= len(held[-1])
+            if not missing:
+                yield np.concatenate(held)
+                held, missing = [], PIECE
+    if held:
+        yield np.concatenate(held)
 
 
 def describe_labels(header: Mapping[str, Any]) -> str:

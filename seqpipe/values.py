@@ -69,6 +69,9 @@ class Values:
         """Return the sequences that equal an earlier one, and the first each equals."""
         return self._spool.repeats()
 
-    def groups(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the (rows, C) features and the lengths of each ``size`` sequences."""
-        return ((items.reshape(-1, self.num_channels), lengths) for items, lengths in self._spool.groups(size))
+    def features(self, counted: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the (rows, C) features of some sequences, end to end in blocks; ``counted`` is (N,) bool."""
+        first = 0
+        for items, lengths in self._spool.blocks_of_rows():
+            yield items.reshape(-1, self.num_channels)[np.repeat(counted[first : first + len(lengths)], lengths)]
+            first += len(lengths)
