@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ def same(one: Batch, other: Batch) -> bool:
 
 def blocks_of(process: int | str) -> int:
     """Return how many blocks of shared memory of ours a process holds, as descriptors or mapped."""
-    links = [os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()]
+    links = []
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            links.append(os.readlink(link))
     return sum("memfd:seqpipe" in link for link in links) + Path(f"/proc/{process}/maps").read_text().count(
         "memfd:seqpipe")
 
