@@ -60,16 +60,17 @@ Layer 4
     sharded             many stores read as one
     reading             read samples and batches of rows
     selection           decide which records stay, and under which ids
-    intake              collect one slice in one part
+    plan                what the options and the first record fix for all slices
     values              the sequences of all parts as one flat array
 Layer 5
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
     verification        check every byte of a store
-    collection          make the parts of all slices
+    intake              collect one slice in one part
     leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
 Layer 6
+    collection          make the parts of all slices
     merging             many stores into one file, or under one manifest
     assembly            decide what the store holds, with all parts seen
     collate             pad the samples of a batch, three ways

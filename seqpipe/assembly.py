@@ -19,12 +19,12 @@ import numpy as np
 from seqpipe import labels
 from seqpipe.columns import ListColumn
 from seqpipe.errors import OptionError, RawFormatError
-from seqpipe.intake import find_label_column
 from seqpipe.layout import dataset_name
 from seqpipe.leakage import parted
 from seqpipe.likeness import Given
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import Ragged, offsets_of
+from seqpipe.plan import find_label_column
 from seqpipe.records import split_names
 from seqpipe.selection import Selection
 from seqpipe.splits import SPLIT_NAMES, SplitRule, draw_by_class, draw_by_hash, split_name, split_of_file

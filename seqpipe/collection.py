@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from seqpipe.errors import RawFormatError, SeqpipeError
-from seqpipe.intake import Plan, collect, lay_out, look_ahead
+from seqpipe.intake import collect
 from seqpipe.parts import Part
+from seqpipe.plan import Plan, lay_out, look_ahead
 from seqpipe.slices import Slice
 
 POLL = 0.2  # seconds between two looks at the workers

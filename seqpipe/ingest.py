@@ -29,9 +29,9 @@ from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.executors import open_executor
 from seqpipe.inputs import STDIN, raw_files
-from seqpipe.intake import Plan, count_records, find_label_column, find_record, lay_out, look_ahead, slice_of
 from seqpipe.likeness import Given, read_given
 from seqpipe.options import PreprocessOptions
+from seqpipe.plan import Plan, count_records, find_label_column, find_record, lay_out, look_ahead, slice_of
 from seqpipe.publish import check_output, parts_folder, writing
 from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile

@@ -1,6 +1,6 @@
 """Fix beforehand what an import would choose by its input: ``--classes FILE`` and ``--like STORE``.
 
-Place in the flow: options -> [likeness] -> intake, assembly. Stores that are to be one need it.
+Place in the flow: options -> [likeness] -> plan, assembly. Stores that are to be one need it.
 """
 
 from __future__ import annotations

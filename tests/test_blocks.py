@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from seqpipe import intake, slices
 from seqpipe.errors import SeqpipeError
-from seqpipe.intake import Plan, collect, lay_out, look_ahead
+from seqpipe.intake import collect
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import STATE
+from seqpipe.plan import Plan, lay_out, look_ahead
 from seqpipe.readers import blocks
 from seqpipe.slices import Slice
 

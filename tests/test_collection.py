@@ -146,7 +146,7 @@ def test_ids_by_number_and_duplicates_count_through_all_slices(tmp_path, small_s
 KILLED = """
 import sys, time
 from pathlib import Path
-from seqpipe import slices, intake
+from seqpipe import slices
 slices.SLICE_BYTES = 2000
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions

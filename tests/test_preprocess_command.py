@@ -390,7 +390,7 @@ def test_messages_offer_only_options_that_exist():
     root = Path(seqpipe.__file__).parent
     modules = [*(root / "readers").glob("*.py"), *(root / f"{name}.py" for name in (
         "alphabet", "assembly", "collection", "encoding", "executors", "ingest", "intake", "labels", "likeness",
-        "records", "selection", "splits", "spool", "summary", "targets", "writer"))]
+        "plan", "records", "selection", "splits", "spool", "summary", "targets", "writer"))]
     for path in modules:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
