@@ -22,7 +22,7 @@ Layer 1
     joined              arrays end to end, read as one
     hashing             hash many strings, find those that stand twice
     bench_peers         the loaders people have today
-    sampling            draw sequences by weight
+    weights             draw sequences by weight
     windows             the order in which an epoch visits the sequences
     batch               one padded batch
 Layer 2
@@ -74,12 +74,12 @@ Layer 6
     merging             many stores into one file, or under one manifest
     assembly            decide what the store holds, with all parts seen
     collate             pad the samples of a batch, three ways
-    loader              a DataLoader that knows where each batch stands
+    iteration           a DataLoader that knows where each batch stands
     description         say what is inside a store
     exporting           a store's records as a raw file
 Layer 7
     ingest              raw files to one store
-    loading             from a store to a DataLoader of batches
+    dataloader          from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
     bench_costs         measure opening, checking and a cold disk
 Layer 8
@@ -102,9 +102,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seqpipe import collate, transforms
     from seqpipe.batch import Batch
+    from seqpipe.dataloader import get_dataloader
     from seqpipe.errors import SeqpipeError
     from seqpipe.ingest import preprocess
-    from seqpipe.loading import get_dataloader
     from seqpipe.sequences import SequenceDataset
     from seqpipe.sharded import open_store
     from seqpipe.store import Store
@@ -118,7 +118,7 @@ _MODULES = {
     "SeqpipeError": "errors",
     "SequenceDataset": "sequences",
     "Store": "store",
-    "get_dataloader": "loading",
+    "get_dataloader": "dataloader",
     "open_store": "sharded",
     "preprocess": "ingest",
 }

@@ -31,7 +31,7 @@ import numpy as np
 
 from seqpipe.cutting import cut, largest, noisy, padded, sort_order
 from seqpipe.errors import LongSequenceError, OptionError
-from seqpipe.sampling import draw
+from seqpipe.weights import draw
 from seqpipe.windows import RandomBits, Windows, uniform
 
 WINDOW = 2**18  # sequences planned together: a few ms of planning, some 10 MB
@@ -146,7 +146,7 @@ def plan_window(
         settings: see PlanSettings.
         epoch: 0-based.
         window: 0 <= window < len(settings.windows(N, epoch)).
-        sums: (N,) running sum of weights (``sampling.cumulative_weights``): the window's sequences are
+        sums: (N,) running sum of weights (``weights.cumulative_weights``): the window's sequences are
             drawn with replacement; None takes each once.
         longest: index of the longest of all sequences; with ``longest_first`` its window changes
             places with the first.

@@ -1,6 +1,6 @@
 """Measure reading a store beside the loaders people have today.
 
-Place in the flow: made data -> loading, bench_peers -> [bench_store] -> a table of figures and ratios.
+Place in the flow: made data -> dataloader, bench_peers -> [bench_store] -> a table of figures and ratios.
 
 All loaders read the same batches from the page cache and take turns, round by round; medians are
 printed, and the ratio of seqpipe to each other loader.

@@ -23,7 +23,7 @@ from seqpipe.batching import (
     MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, lengths_between, plan_window,
 )
 from seqpipe.errors import CheckpointError, OptionError
-from seqpipe.sampling import cumulative_weights
+from seqpipe.weights import cumulative_weights
 
 Position = tuple[int, int, int]
 Step = tuple[np.ndarray, Position, float]

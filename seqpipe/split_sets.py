@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Subset
 
+from seqpipe.dataloader import store_rows
 from seqpipe.errors import OptionError
 from seqpipe.hashing import hash_strings
-from seqpipe.loading import store_rows
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore
 from seqpipe.splits import SPLIT_NAMES

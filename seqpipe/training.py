@@ -1,6 +1,6 @@
 """Train an RNN on a store.
 
-Place in the flow: store -> loading -> device -> rnn -> tasks -> [training] -> run directory.
+Place in the flow: store -> dataloader -> device -> rnn -> tasks -> [training] -> run directory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import seqpipe
 from seqpipe.batch import Batch
 from seqpipe.batching import MIXING
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
+from seqpipe.dataloader import SequenceLoader, get_dataloader, store_rows
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
 from seqpipe.errors import OptionError, SeqpipeError, StoreError
 from seqpipe.ingest import preprocess
-from seqpipe.loading import SequenceLoader, get_dataloader, store_rows
 from seqpipe.options import PreprocessOptions, TrainOptions
 from seqpipe.rnn import ModelConfig, SequenceRNN, choose_rnn_path
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
-from seqpipe.split_sets import announce, split_store
 from seqpipe.sharded import ShardedStore, open_store
+from seqpipe.split_sets import announce, split_store
 from seqpipe.store import Store
 from seqpipe.tasks import Metrics, Task, choose_task
 from seqpipe.throughput import Throughput

@@ -1,6 +1,6 @@
 """The place of this process among those that train together.
 
-Place in the flow: torchrun's RANK and WORLD_SIZE, torch's process group -> [world] -> loading, training.
+Place in the flow: torchrun's RANK and WORLD_SIZE, torch's process group -> [world] -> dataloader, training.
 """
 
 from __future__ import annotations

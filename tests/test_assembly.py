@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqpipe import slices
+from seqpipe.dataloader import get_dataloader
 from seqpipe.description import describe
 from seqpipe.errors import OptionError, RawFormatError, SeqpipeError
 from seqpipe.hashing import hash_strings
 from seqpipe.ingest import preprocess
-from seqpipe.loading import get_dataloader
 from seqpipe.options import DescribeOptions, PreprocessOptions, TrainOptions, VerifyOptions
 from seqpipe.selection import rename
 from seqpipe.sequences import SequenceDataset

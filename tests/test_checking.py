@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from seqpipe.checking import Checked, Rule, ascending, finite, within
 from seqpipe.collate import fill
+from seqpipe.dataloader import get_dataloader
 from seqpipe.errors import StoreError
 from seqpipe.layout import CHECKSUM_BLOCK, block_checksums
-from seqpipe.loading import get_dataloader
 from seqpipe.sequences import SequenceDataset
 from tests.attacks.files import content_of, rebuild
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from seqpipe.collate import fill
-from seqpipe.loading import get_dataloader
+from seqpipe.dataloader import get_dataloader
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset
 

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from seqpipe.cli import main as seqpipe_main
-from seqpipe.loading import get_dataloader
+from seqpipe.dataloader import get_dataloader
 from seqpipe.sequences import SequenceDataset
 from tests.importing import contents, refused, run
 from tests.raw_files import AWKWARD

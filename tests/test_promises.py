@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from torch.utils.data import Subset
 
+from seqpipe.dataloader import get_dataloader, store_rows
 from seqpipe.errors import OptionError
 from seqpipe.ingest import preprocess
-from seqpipe.loading import get_dataloader, store_rows
 from seqpipe.options import PreprocessOptions
 from seqpipe.sequences import SequenceDataset
 

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Subset
 
 from seqpipe.batch import Batch
 from seqpipe.collate import PADDINGS, fill
+from seqpipe.dataloader import get_dataloader, restore_order
 from seqpipe.errors import SeqpipeError
-from seqpipe.loading import get_dataloader, restore_order
 from seqpipe.rnn import ModelConfig, SequenceRNN
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset

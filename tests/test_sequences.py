@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
+from seqpipe.dataloader import get_dataloader
 from seqpipe.errors import SeqpipeError, StoreError
-from seqpipe.loading import get_dataloader
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 from tests.attacks.files import rebuild

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from seqpipe.dataloader import store_rows
 from seqpipe.errors import OptionError
-from seqpipe.loading import store_rows
 from seqpipe.options import TrainOptions
 from seqpipe.split_sets import split_store
 from seqpipe.store import Store

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from seqpipe.dataloader import get_dataloader
 from seqpipe.errors import SeqpipeError
-from seqpipe.loading import get_dataloader
 
 
 @pytest.mark.parametrize("error, ours", [

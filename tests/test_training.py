@@ -14,11 +14,11 @@ from scripts.train import main
 from seqpipe.batch import Batch
 from seqpipe.checkpoint import load_checkpoint
 from seqpipe.collate import fill
+from seqpipe.dataloader import get_dataloader
 from seqpipe.device import Waiting, batches_on
 from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.hashing import hash_strings
 from seqpipe.ingest import preprocess
-from seqpipe.loading import get_dataloader
 from seqpipe.options import PreprocessOptions, TrainOptions
 from seqpipe.prediction import Predictor
 from seqpipe.rnn import SequenceRNN

@@ -7,7 +7,7 @@ import pytest
 
 from seqpipe.errors import OptionError
 from seqpipe.samplers import LengthBatchSampler
-from seqpipe.sampling import balanced_weights, cumulative_weights, draw
+from seqpipe.weights import balanced_weights, cumulative_weights, draw
 
 LENGTHS = np.random.default_rng(0).integers(1, 400, 20_000)
 

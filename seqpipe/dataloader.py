@@ -1,6 +1,6 @@
 """One call from a store to a DataLoader of padded batches.
 
-Place in the flow: sequences + samplers + collate + loader -> [loading] -> training.
+Place in the flow: sequences + samplers + collate + iteration -> [dataloader] -> training.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from seqpipe.batching import MIXING, WINDOW
 from seqpipe.collate import PADDINGS
 from seqpipe.device import count_cores
 from seqpipe.errors import LongSequenceError, OptionError
-from seqpipe.loader import SequenceLoader, base_dataset, check_count
+from seqpipe.iteration import SequenceLoader, base_dataset, check_count
 from seqpipe.manifest import digest
 from seqpipe.samplers import LengthBatchSampler
-from seqpipe.sampling import balanced_weights
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import Data, ShardedStore
 from seqpipe.store import Store
 from seqpipe.transforms import Sample, Transform, is_track
+from seqpipe.weights import balanced_weights
 from seqpipe.world import rank_and_size
 
 DEFAULT_BATCH_SIZE = 32

@@ -1,6 +1,6 @@
 """Draw sequences by weight, with replacement: class-balanced, or by a column.
 
-Place in the flow: labels or a column -> [sampling] -> batching.
+Place in the flow: labels or a column -> [weights] -> batching.
 
 Pure NumPy. An epoch of a data set of N sequences is N draws.
 """

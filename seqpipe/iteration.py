@@ -1,6 +1,6 @@
 """A DataLoader that knows where in its epoch each batch stands.
 
-Place in the flow: SequenceDataset + LengthBatchSampler + collate -> [loader] -> Batch.
+Place in the flow: SequenceDataset + LengthBatchSampler + collate -> [iteration] -> Batch.
 
 The position is counted where batches are handed out. The sampler is ahead of that by as many batches
 as the workers prefetch: its own position is not that of the training.

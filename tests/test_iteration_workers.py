@@ -11,8 +11,8 @@ import signal
 
 import pytest
 
+from seqpipe.dataloader import get_dataloader
 from seqpipe.errors import SeqpipeError
-from seqpipe.loading import get_dataloader
 
 
 def cut_a_little(sequence, metadata, rng):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
-from seqpipe import loading
+from seqpipe import dataloader
 from seqpipe.batch import Batch
 from seqpipe.collate import PADDINGS, fill
+from seqpipe.dataloader import get_dataloader, sequence_lengths, store_rows
 from seqpipe.errors import SeqpipeError, StoreError
-from seqpipe.loading import get_dataloader, sequence_lengths, store_rows
 from seqpipe.sequences import SequenceDataset
 from seqpipe.store import Store
 
@@ -250,14 +250,14 @@ def test_workers_by_themselves_are_few():
     """None without a transform, else one core is left for training; at most 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
-    assert loading._auto_workers(False) == 0
-    assert loading._auto_workers(True) == max(0, min(4, cores - 1))
+    assert dataloader._auto_workers(False) == 0
+    assert dataloader._auto_workers(True) == max(0, min(4, cores - 1))
 
 
 def test_auto_uses_no_worker_without_a_transform(amp_store):
     """As a store is mapped; with one it does what _auto_workers says."""
     assert get_dataloader(amp_store).num_workers == 0
-    assert get_dataloader(amp_store, transform=jitter).num_workers == loading._auto_workers(True)
+    assert get_dataloader(amp_store, transform=jitter).num_workers == dataloader._auto_workers(True)
 
 
 def test_an_error_in_a_transform_keeps_type_and_text(amp_store):

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
+from seqpipe.dataloader import get_dataloader, restore_order, sampling_weights
 from seqpipe.errors import CheckpointError, OptionError
-from seqpipe.loading import get_dataloader, restore_order, sampling_weights
 from seqpipe.sequences import SequenceDataset
 from seqpipe.world import rank_and_size
 
