@@ -63,18 +63,18 @@ class FixedTokens:
         self._spool.append(data)
         return len(data) // self._spool.dtype.itemsize
 
-    def _count_unknown(self, data: bytes) -> None:
+    def _count_unknown(self, data: bytes | bytearray) -> None:
         tokens = np.frombuffer(data, self._spool.dtype)
         self.counts[f"unknown symbols, read as token {self._alphabet.num_tokens - 1}"] += int(
             np.count_nonzero(tokens == self._alphabet.num_tokens - 1))
 
-    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
-        """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
+    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
+        """Take the plain letters of many sequences, as of ``Columns``; return False where they need ``append``."""
         if self._table is None:
             return False
         folded = _fold(letters, self._alphabet.case)
-        tokens = folded.translate(self._table)
-        if b"\0" in tokens:
+        tokens = folded.translate(self._table, b"\n")
+        if b"\0" in tokens or len(tokens) != lengths.sum():
             return False
         if self._alphabet.unk:
             self._count_unknown(tokens)
@@ -134,10 +134,12 @@ class FoundSymbols:
         self._texts.append(data)
         return len(sequence)
 
-    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
-        """Take the plain letters of many sequences, end to end; return False where they need ``append``."""
+    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
+        """Take the plain letters of many sequences, as of ``Columns``; return False where they need ``append``."""
         folded = _fold(letters, self._case)
-        data = folded.translate(self._table)
+        data = folded.translate(self._table, b"\n")
+        if len(data) != lengths.sum():
+            return False
         if np.frombuffer(data, np.uint8).max() > self._first or b"\0" in data:
             for sample in (data[:SAMPLE], data):  # most symbols are found in a few letters
                 if new := set(sample.translate(None, self._seen)):
@@ -200,7 +202,7 @@ class FoundInts:
         self._spool.extend((values + 1).astype("<u8"))
         return len(values)
 
-    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
         """Return False: these need ``append``."""
         return False
 
@@ -230,7 +232,7 @@ class Features:
         self._spool.extend(encode_features(sequence, self._num_channels).reshape(-1))
         return len(sequence)
 
-    def extend(self, letters: bytes, lengths: np.ndarray) -> bool:
+    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
         """Return False: these need ``append``."""
         return False
 
@@ -238,13 +240,18 @@ class Features:
         return {"kind": "features", "num_channels": self._num_channels}
 
 
-def _fold(letters: bytes, case: str) -> bytes:
+def _fold(letters: bytes | bytearray, case: str) -> bytes | bytearray:
     return letters if case == "keep" else letters.upper() if case == "upper" else letters.lower()
 
 
-def _count_case(counts: Counter[str], before: str | bytes, after: str | bytes) -> None:
-    if before != after:
-        counts["letters whose case was changed"] += sum(map(operator.ne, before, after))
+def _count_case(counts: Counter[str], before: str | bytes | bytearray, after: str | bytes | bytearray) -> None:
+    if before is after or before == after:
+        return
+    if isinstance(before, str) or isinstance(after, str):
+        changed = sum(map(operator.ne, before, after))
+    else:
+        changed = int(np.count_nonzero(np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)))
+    counts["letters whose case was changed"] += changed
 
 
 Encoder = FixedTokens | FoundSymbols | FoundInts | Features

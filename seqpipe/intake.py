@@ -20,7 +20,7 @@ from typing import Any
 from seqpipe.alphabet import UnknownSymbol
 from seqpipe.encoding import new_encoder
 from seqpipe.errors import RawFormatError
-from seqpipe.parts import STATE
+from seqpipe.parts import STATE, Part
 from seqpipe.plan import Plan
 from seqpipe.readers import name_record, no_record, read_records
 from seqpipe.readers.blocks import Columns, gather, read_blocks
@@ -221,7 +221,9 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
         state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
                  **intake.close()}
         state["counts"] = +(raw.counts + state["counts"])
-        (temporary / STATE).write_text(json.dumps(state), "utf-8")
+        part = Part(temporary, state)
+        part.add_hashes(plan.options.seed, sequences=plan.options.split != "none")
+        (temporary / STATE).write_text(json.dumps(part.state), "utf-8")
         try:
             os.rename(temporary, folder)
         except OSError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,12 @@ BLOCK = 1 << 22  # items in a block, about
 class Part:
     """One closed part.
 
-    Attributes:
+    Args:
         folder: where its spools lie.
+        state: what ``part.json`` is to hold, where it is not there yet.
+
+    Attributes:
+        folder: as given.
         state: what ``part.json`` holds.
         rows: the number of its records.
 
@@ -37,9 +42,9 @@ class Part:
         OSError, ValueError, KeyError: the folder holds no complete part.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: dict[str, Any] | None = None) -> None:
         self.folder = folder
-        self.state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+        self.state: dict[str, Any] = state or json.loads((folder / STATE).read_text("utf-8"))
         self.rows: int = self.state["rows"]
         self._arrays: dict[str, dict[str, Any]] = self.state["arrays"]
         for name, array in self._arrays.items():
@@ -53,6 +58,27 @@ class Part:
         if not array["items"]:
             return np.empty(0, array["dtype"])
         return np.asarray(np.memmap(array.get("path", self.folder / name), array["dtype"], "r"))
+
+    def add_hashes(self, seed: int, *, sequences: bool) -> None:
+        """Set the hashes of ids and sequences aside; whoever makes the part does it, many at a time.
+
+        Args:
+            seed: of the ids' hashes.
+            sequences: whether those of sequences will be asked for.
+        """
+        found = {}
+        if self.state["ids"]:
+            found[f"id.hashes{seed}"] = Ragged([self], "id").hashes(seed)
+        if sequences:
+            found["values.keys"] = sequences_of([self]).keys()
+        for name, hashes in found.items():
+            spool = Spool(self.folder / name, "<u8")
+            spool.extend(hashes)
+            self._arrays[name] = spool.close()
+
+    def hashes(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return (rows,) uint64 hashes that were set aside, or else those made now."""
+        return self.array(name) if name in self._arrays else make()
 
     def adopt(self, name: str, spool: Spool) -> None:
         """Add a spool that lies elsewhere."""
@@ -141,14 +167,22 @@ class Ragged:
 
     def hashes(self, seed: int = 0) -> np.ndarray:
         """Return (N,) uint64 hashes of the rows kept, in memory; for rows of single bytes."""
-        pieces = [hash_texts(part.array(self._name), offsets_of(lengths), seed=seed)[keep]
-                  for part, lengths, keep in self._by_part()]
+        pieces = []
+        for part, lengths, keep in self._by_part():
+            make = partial(hash_texts, part.array(self._name), offsets_of(lengths), seed=seed)
+            pieces.append(part.hashes(f"{self._name}.hashes{seed}", make)[keep])
+        return np.concatenate(pieces)
+
+    def keys(self) -> np.ndarray:
+        """Return (N,) uint64 keys of the rows kept, in memory; equal where rows are equal, and rarely elsewhere."""
+        pieces = []
+        for part, lengths, keep in self._by_part():
+            make = partial(sample_hashes, part.array(self._name).reshape(-1, self._width), offsets_of(lengths))
+            pieces.append(part.hashes(f"{self._name}.keys", make)[keep])
         return np.concatenate(pieces)
 
     def repeats(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows kept that equal an earlier one, and the first each equals, numbered among those kept."""
-        keys = [sample_hashes(part.array(self._name).reshape(-1, self._width), offsets_of(lengths))[keep]
-                for part, lengths, keep in self._by_part()]
         read: Callable[[int], bytes] | None = None
 
         def identity(i: int) -> bytes:
@@ -156,7 +190,7 @@ class Ragged:
             read = read or self._reader()
             return identity_of(read(i))
 
-        return find_repeats(np.concatenate(keys), identity)
+        return find_repeats(self.keys(), identity)
 
     def _reader(self) -> Callable[[int], bytes]:
         """Return what reads the bytes of a row, by its number among those kept."""
@@ -190,6 +224,14 @@ class Ragged:
             keep = np.ones(part.rows, bool) if self._keep is None else self._keep[first : first + part.rows]
             yield part, part.array(self._lengths_name), keep
             first += part.rows
+
+
+def sequences_of(parts: Sequence[Part], keep: np.ndarray | None = None) -> Ragged:
+    """Return the sequences of parts of one kind, encoded as far as a part can."""
+    encoding = parts[0].state["encoding"]
+    if encoding["kind"] == "symbols":
+        return Ragged(parts, "values", keep=keep)
+    return Ragged(parts, "values", lengths="lengths", width=max(1, encoding.get("num_channels", 0)), keep=keep)
 
 
 def find_part(parts: Sequence[Part], i: int) -> tuple[Part, int]:

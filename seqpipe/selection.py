@@ -160,7 +160,7 @@ class Selection:
     def _settle_duplicates(self, spools: Spools) -> None:
         """Refuse, leave out or rename all records whose id was given before."""
         rows, ids = self.rows(), Ragged(self.parts, "id")
-        hashes = self.ids().hashes()
+        hashes = self.ids().hashes(self._options.seed)
         again, first = find_repeats(hashes, lambda i: ids.text(int(rows[i])))
         if not len(again):
             return
@@ -172,7 +172,7 @@ class Selection:
                               "of the two, or see --on-duplicate")
         if self._options.on_duplicate == "skip":
             return self._leave_out(rows[again].tolist(), "records whose id was given before left out")
-        renamed = rename([ids.text(int(rows[i])) for i in again.tolist()], hashes)
+        renamed = rename([ids.text(int(rows[i])) for i in again.tolist()], hashes, seed=self._options.seed)
         new = dict(zip(rows[again].tolist(), renamed, strict=True))
         row = 0
         for position, part in enumerate(self.parts):
@@ -201,27 +201,28 @@ class Selection:
             self.counts[what] = len(rows)
 
 
-def rename(again: Sequence[str], hashes: np.ndarray) -> list[str]:
+def rename(again: Sequence[str], hashes: np.ndarray, *, seed: int = 0) -> list[str]:
     """Return new ids for ids that were given before: ID.2, ID.3 …, none that is given already.
 
     Args:
         again: the ids, one for each time that they were given before.
         hashes: (n,) uint64, of all ids given, as ``hash_strings`` has them. (Where only the hash is
             one that is given, the next number does as well.)
+        seed: of these hashes.
     """
     counts: Counter[str] = Counter()
     first = []  # what most get: two of these are equal only where id and number are
     for name in again:
         counts[name] += 1
         first.append(f"{name}.{counts[name] + 1}")
-    taken = np.isin(hash_strings(first), hashes)
+    taken = np.isin(hash_strings(first, seed=seed), hashes)
     late = {again[i] for i in np.flatnonzero(taken).tolist()}
     counts.clear()
     for i, name in enumerate(again):
         while name in late:
             counts[name] += 1
             first[i] = f"{name}.{counts[name] + 1}"
-            if hash_strings([first[i]])[0] not in hashes:
+            if hash_strings([first[i]], seed=seed)[0] not in hashes:
                 break
     return first
 

@@ -30,7 +30,7 @@ class Spool:
     def __len__(self) -> int:
         return self._num_bytes // self.dtype.itemsize
 
-    def append(self, data: bytes | memoryview) -> None:
+    def append(self, data: bytes | bytearray | memoryview) -> None:
         """Append the bytes of whole items."""
         self._num_bytes += len(data)
         if len(data) >= BUFFER:
@@ -102,7 +102,7 @@ class RaggedSpool:
         self.values.append(data)
         self.lengths.append((len(data) // self.values.dtype.itemsize).to_bytes(8, "little"))
 
-    def extend(self, data: bytes | memoryview, lengths: np.ndarray) -> None:
+    def extend(self, data: bytes | bytearray | memoryview, lengths: np.ndarray) -> None:
         """Append many rows, end to end in ``data``."""
         self.values.append(data)
         self.lengths.extend(lengths)

@@ -13,7 +13,7 @@ import numpy as np
 
 from seqpipe.alphabet import Alphabet, choose_alphabet
 from seqpipe.encoding import code_bytes
-from seqpipe.parts import Part, Ragged, Rows
+from seqpipe.parts import Part, Rows, sequences_of
 from seqpipe.writer import Content
 
 
@@ -33,8 +33,7 @@ class Values:
         self.num_channels: int = states[0].get("num_channels", 0)
         self.kind = "features" if self.num_channels else "tokens"
         self._is_text = states[0]["kind"] == "symbols"
-        self._spool = (Ragged(parts, "values", keep=keep) if self._is_text else
-                       Ragged(parts, "values", lengths="lengths", width=max(1, self.num_channels), keep=keep))
+        self._spool = sequences_of(parts, keep)
         if self._is_text:
             found = frozenset("".join(state["symbols"] for state in states))
             self._alphabet = replace(choose_alphabet(alphabet, found), case=case)

@@ -82,6 +82,17 @@ def test_case_is_changed_where_asked_for(tmp_path, case, wanted, alphabet):
         Alphabet.from_dict(encoding).encode(wanted[:4]).tolist())
 
 
+@pytest.mark.parametrize("alphabet", ["chars", "dna"])
+def test_a_line_feed_inside_a_sequence_is_a_symbol(tmp_path, alphabet):
+    """What ends a line of FASTA is never dropped from a string of JSON, one record at a time or many."""
+    text = "".join(f'{{"id": "{name}", "sequence": "AC\\nGT"}}\n' for name in "abc")
+    if alphabet == "dna":
+        with pytest.raises(RawFormatError, match=r"symbol '\\n' at position 2"):
+            run(tmp_path, text, "a.jsonl", alphabet=alphabet)
+        return
+    assert run(tmp_path, text, "a.jsonl", alphabet=alphabet)[0] == dict.fromkeys("abc", "AC\nGT")
+
+
 def test_letters_that_become_several_keep_their_case(tmp_path):
     """Upper case of "ß" would be two letters: the length of a sequence never changes."""
     found, counts = run(tmp_path, "straße\n", "a.txt", case="upper")

@@ -36,15 +36,15 @@ class Columns:
     Attributes:
         ids: None where the file has none.
         texts: of every further column, by name.
-        letters: the bytes of all sequences end to end; they may also hold symbols that no
-            sequence may hold, but no line ends.
+        letters: the bytes of all sequences end to end, with any number of line feeds, which count
+            for nothing; they may also hold symbols that no sequence may hold.
         lengths: (n,) of each sequence.
         quality: (sum of lengths,) uint8 Phred scores of FASTQ; None for FASTA.
     """
 
     ids: Texts | None
     texts: dict[str, Texts]
-    letters: bytes
+    letters: bytes | bytearray
     lengths: np.ndarray
     quality: np.ndarray | None = None
 
@@ -85,14 +85,15 @@ def read_blocks(raw: RawFile, format: str) -> Iterator[Block]:
         end = len(pending) if not data else _end_of_records(pending, format)
         if not end and len(pending) < LONGEST:
             continue
-        found = None if damage is not None or not end else take_apart(pending[:end])
+        block = pending[:end]
+        found = None if damage is not None or not end else take_apart(block)
         if found is None and (format == "fastq" or not end):
             # Where the next record starts, only the strict reader can tell.
             yield Block(None, 0, raw.over(pending, at_start=start, rest=True, damage=damage))
             return
         if found or end:
             columns, lines = found or (None, 0)
-            yield Block(columns, lines, raw.over(pending[:end], at_start=start, damage=damage))
+            yield Block(columns, lines, raw.over(block, at_start=start, damage=damage))
         pending, start = pending[end:], False
     if damage is not None:
         yield Block(None, 0, raw.over(b"", at_start=start, damage=damage))
@@ -127,10 +128,9 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _take_headers(
-    array: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    array: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray
 ) -> tuple[Texts, dict[str, Texts]] | None:
-    """Return ids and descriptions; None where a header is not plain."""
-    places = _ranges(starts, ends - starts)
+    """Return ids and descriptions of the headers, all of whose ``places`` are told; None where one is not plain."""
     text = array[places]
     if (whole := text.tobytes()).translate(None, _HEADER) or (starts == ends).any():
         return None
@@ -157,9 +157,13 @@ def _take_fasta(data: bytes) -> tuple[Columns, int] | None:
         return None
     bodies, next_heads = ends[heads] + 1, np.append(starts[heads[1:]], len(data))
     lengths = next_heads - bodies - np.diff(heads, append=len(ends)) + 1
-    if not lengths.all() or (found := _take_headers(array, starts[heads] + 1, ends[heads])) is None:
+    firsts = starts[heads] + 1
+    places = _ranges(firsts, ends[heads] - firsts)
+    if not lengths.all() or (found := _take_headers(array, firsts, ends[heads], places)) is None:
         return None
-    letters = join_ranges(data, bodies, next_heads).replace(b"\n", b"")
+    letters = bytearray(data)
+    rest = np.frombuffer(letters, np.uint8)
+    rest[places] = rest[firsts - 1] = _NEWLINE
     return Columns(*found, letters, lengths.astype("<u8")), len(ends)
 
 
@@ -173,7 +177,7 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
     if not ((array[heads] == _FASTQ).all() and (array[pluses] == _PLUS).all() and (sizes[2] == 1).all()
             and lengths.all() and (lengths == sizes[3]).all()):
         return None
-    if (found := _take_headers(array, heads + 1, heads + sizes[0])) is None:
+    if (found := _take_headers(array, heads + 1, heads + sizes[0], _ranges(heads + 1, sizes[0] - 1))) is None:
         return None
     quality = np.frombuffer(join_ranges(data, marks, marks + lengths), np.uint8)
     if not 33 <= quality.min() <= quality.max() <= 126:
