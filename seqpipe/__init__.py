@@ -58,18 +58,20 @@ Layer 3
     encoding            encode the sequences of one part of an import
 Layer 4
     sharded             many stores read as one
-    reading             read samples and batches of rows
+    pieces              find and read pieces of the flat arrays of a store
     selection           decide which records stay, and under which ids
     plan                what the options and the first record fix for all slices
     values              the sequences of all parts as one flat array
 Layer 5
+    reading             read samples and batches of rows
+Layer 6
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
     verification        check every byte of a store
     intake              collect one slice in one part
     leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
-Layer 6
+Layer 7
     collection          make the parts of all slices
     merging             many stores into one file, or under one manifest
     assembly            decide what the store holds, with all parts seen
@@ -77,21 +79,21 @@ Layer 6
     iteration           a DataLoader that knows where each batch stands
     description         say what is inside a store
     exporting           a store's records as a raw file
-Layer 7
+Layer 8
     ingest              raw files to one store
     dataloader          from a store to a DataLoader of batches
     padding_comparison  measure padding strategies on one's own data
     bench_costs         measure opening, checking and a cold disk
-Layer 8
+Layer 9
     split_sets          the train, valid and test set of a run
     prediction          predict from raw input or a store
     bench_import        measure the import beside what reads raw files alone
     bench_store         measure reading beside other loaders
-Layer 9
+Layer 10
     training            train an RNN on a store
     bench_batches       measure batch plans beside other samplers
     bench               run one of the benchmarks
-Layer 10
+Layer 11
     cli                 the commands
 """
 

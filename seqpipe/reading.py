@@ -1,6 +1,6 @@
-"""Read samples and whole batches of rows; each block of the file is checked on its first touch.
+"""Read samples and whole batches of rows, of one store or of many.
 
-Place in the flow: store -> [reading] -> sequences, collate.
+Place in the flow: store -> pieces -> [reading] -> sequences, collate.
 
 A reader has two doors: ``sample(row)`` and ``plan(rows)``. A plan knows the lengths of its B
 sequences; labels and ids are gathered when they are asked for, and the bytes of sequences and
@@ -9,7 +9,6 @@ tracks are named where they lie in the map: no array is made per sequence, none 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,197 +19,9 @@ from seqpipe.chunks import Chunks
 from seqpipe.columns import ListColumn, TextColumn
 from seqpipe.joined import Joined, locate_part, parts_of
 from seqpipe.layout import dataset_name
+from seqpipe.pieces import Buffer, Flat, Inflated, Pieces, Residency, SplitRows
 from seqpipe.store import Store
 from seqpipe.transforms import Sample
-
-Buffer = memoryview | bytearray | bytes
-
-PROBE = 16  # batches between two looks at whether the file is in memory
-
-
-class Pieces:
-    """N pieces of a flat array, found by their offsets."""
-
-    def __init__(self, store: Store, name: str, offsets: Checked, total: int) -> None:
-        self._store, self._name, self._total = store, name, total
-        self._checked, self._array, self._ends = offsets, offsets.array, offsets.array.data
-        self._last = len(offsets.array) - 2
-
-    def one(self, row: int) -> tuple[int, int]:
-        """Return where piece ``row`` >= 0 starts and ends.
-
-        Raises:
-            StoreError: there is no such row, or its offsets are damaged.
-        """
-        if row > self._last:
-            raise self._store.no_row(row)
-        if self._checked.left:
-            self._checked.touch(row, row + 2)
-        start, stop = self._ends[row], self._ends[row + 1]
-        if not start <= stop <= self._total:
-            raise self._store.bad_offsets(self._name, row)
-        return start, stop
-
-    def many(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return starts and lengths of (B,) int64 rows >= 0 as int64, and the largest length; raises as ``one``."""
-        after = rows + 1
-        try:
-            starts, stops = self._array[rows], self._array[after]
-        except IndexError:
-            raise self._store.no_row(int(rows.max())) from None
-        if self._checked.left:
-            self._checked.touch_items(rows)
-            self._checked.touch_items(after)
-        if not len(rows):
-            return starts.view(np.int64), starts.view(np.int64), 0
-        lengths = stops - starts  # unsigned: where the order is wrong, a length beyond all
-        longest = int(lengths.max())
-        if longest > self._total or stops.max() > self._total:
-            wrong = (lengths > self._total) | (stops > self._total)
-            raise self._store.bad_offsets(self._name, int(rows[np.argmax(wrong)]))
-        return starts.view(np.int64), lengths.view(np.int64), longest
-
-
-class Flat:
-    """The elements of all sequences, or of a track, end to end in one array of the map.
-
-    Attributes:
-        dtype: of a number; tail: shape of an element; width: its bytes.
-    """
-
-    def __init__(self, store: Store, name: str, checked: Checked) -> None:
-        self._store, self._name, self._checked = store, name, checked
-        array = checked.array
-        self.dtype, self.tail = array.dtype, array.shape[1:]
-        self.width = array.itemsize * int(np.prod(self.tail, dtype=np.int64))
-        self._array, self._bytes = array, array.reshape(-1).view(np.uint8).data
-        self._shuffled = False
-
-    def touch(self, start: int, stop: int) -> None:
-        """Check the blocks of some elements, where that is still to be done."""
-        if self._checked.left and start < stop:
-            self._checked.touch(start, stop)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return some elements as an array of its own."""
-        self.touch(start, stop)
-        return self._array[start:stop].copy()
-
-    def pieces(self, starts: np.ndarray, lengths: np.ndarray, longest: int) -> list[memoryview]:
-        """Return the bytes of B pieces, in the map; as ``Pieces.many`` finds them."""
-        stops, width = starts + lengths, self.width
-        if self._checked.left:
-            self._checked.touch_ranges(starts, stops, longest)
-        if width > 1:
-            starts, stops = starts * width, stops * width
-        source = self._bytes
-        return [source[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-    def places(self, starts: np.ndarray) -> list[int]:
-        """Return the bytes that some elements begin at, as the store counts them for advice."""
-        return (starts * self.width).tolist()
-
-    def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
-        """Have the system fetch B pieces from the disk, all at once."""
-        first, size = (starts * self.width).tolist(), (lengths * self.width).tolist()
-        if not self._shuffled and first != sorted(first):
-            # Reading ahead of shuffled accesses would fetch the whole file.
-            self._store.advise(self._name, "MADV_RANDOM", 0, len(self._bytes))
-            self._shuffled = True
-        for start, count in zip(first, size, strict=True):
-            if count:
-                self._store.advise(self._name, "MADV_WILLNEED", start, start + count)
-
-
-class Inflated:
-    """As ``Flat``, of an array in compressed chunks.
-
-    Where a chunk is inflated, zlib checks its Adler-32; what its numbers must be is looked at once.
-    """
-
-    def __init__(self, store: Store, name: str, *, verify: bool) -> None:
-        chunks: Chunks = store.arrays[name]
-        self._store, self._name, self._chunks = store, name, chunks
-        self.dtype, self.tail = chunks.dtype, chunks.shape[1:]
-        self.width = chunks.itemsize * math.prod(self.tail)
-        self._rule = store.rule(name) if verify else None
-        self._done = np.zeros(len(chunks.table), bool)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return some elements as an array of its own."""
-        return self._chunks.read(start, stop, self._check if self._rule else None)
-
-    def pieces(self, starts: np.ndarray, lengths: np.ndarray, longest: int) -> list[bytearray]:
-        """As ``Flat.pieces``, of their own."""
-        order = np.argsort(starts)  # pieces of one chunk follow each other: it is inflated once
-        starts, sizes = starts * self.width, lengths * self.width
-        pieces = [bytearray(size) for size in sizes.tolist()]
-        copy, check = self._chunks.copy, self._check if self._rule else None
-        for i, start, size in zip(order.tolist(), starts[order].tolist(), sizes[order].tolist(), strict=True):
-            copy(start, start + size, memoryview(pieces[i]), 0, check)
-        return pieces
-
-    def places(self, starts: np.ndarray) -> list[int]:
-        """As ``Flat.places``: of the chunks, in the file."""
-        return [start for start, _ in self._chunks.places_of(starts, starts + 1)]
-
-    def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
-        """Have the system fetch B pieces from the disk, all at once."""
-        for start, stop in self._chunks.places_of(starts, starts + lengths):
-            self._store.advise(self._name, "MADV_WILLNEED", start, stop)
-
-    def _check(self, k: int, chunk: memoryview) -> None:
-        if self._done[k]:
-            return
-        assert self._rule is not None
-        first = k * self._chunks.chunk_rows
-        rows = min(self._chunks.chunk_rows, len(self._chunks) - first)
-        numbers = np.frombuffer(chunk[: rows * self.width], self.dtype)
-        at = self._rule.first_misfit(numbers)
-        if at >= 0:
-            low = first * self.width + at * self.dtype.itemsize
-            raise self._store.bad_bytes(
-                self._name, f"[{low // self.width}] is {numbers[at]}; expected {self._rule.expected}", low, low + 1)
-        self._done[k] = True
-
-
-class Residency:
-    """Whether batches are in the page cache: asked of the system for a few sequences of one batch in sixteen."""
-
-    def __init__(self, store: Store, name: str, flat: Flat | Inflated) -> None:
-        self._store, self._name, self._flat = store, name, flat
-        self._batches, self._cold = 0, False
-
-    def is_cold(self, starts: np.ndarray) -> bool:
-        """Say whether a batch whose sequences start at (B,) elements will have to wait for the disk."""
-        if self._batches % PROBE == 0:
-            self._cold = not self._store.in_memory(self._name, self._flat.places(starts))
-        self._batches += 1
-        return self._cold
-
-
-class SplitRows:
-    """The rows of a split, in blocks that are checked when they are touched."""
-
-    def __init__(self, rows: Any, checked: Checked | None) -> None:
-        self._rows, self._checked = rows, checked
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return an int for an integer 0 <= key < len(self), int64 for an index array or a slice."""
-        checked = self._checked if self._checked is not None and self._checked.left else None
-        if isinstance(key, int):
-            if checked:
-                checked.touch(key, key + 1)
-            return int(self._rows[key])
-        if checked and isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            checked.touch(0, len(self)) if step != 1 else checked.touch(start, stop) if start < stop else None
-        elif checked:
-            checked.touch_items(key)
-        return self._rows[key].astype(np.int64)
 
 
 class StoreReader:

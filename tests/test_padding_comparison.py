@@ -137,7 +137,8 @@ def test_a_missing_store_is_one_message_and_makes_no_folder(tmp_path, capsys):
 
 def test_an_empty_split_is_nothing_to_measure(amp_store, capsys, monkeypatch):
     """Rather than a division by zero."""
-    from seqpipe.reading import SplitRows, StoreReader
+    from seqpipe.pieces import SplitRows
+    from seqpipe.reading import StoreReader
 
     monkeypatch.setattr(StoreReader, "split", lambda self, name: SplitRows(np.empty(0, np.uint64), None))
     assert compare(amp_store, "--split", "train") == 1
