@@ -11,20 +11,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from seqpipe.errors import RawFormatError, SeqpipeError
+from seqpipe.executors import Crew
 from seqpipe.intake import collect
 from seqpipe.parts import Part
 from seqpipe.plan import Plan, lay_out, look_ahead
 from seqpipe.slices import Slice
-
-POLL = 0.2  # seconds between two looks at the workers
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Stopped(Exception):
 
 
 def collect_all(
-    slices: Sequence[Slice], plan: Plan, folder: Path, progress: Callable[[int], object], executor: Executor | None
+    slices: Sequence[Slice], plan: Plan, folder: Path, progress: Callable[[int], object], crew: Crew
 ) -> tuple[Plan, list[Part]]:
     """Return the plan with its layout, and the parts of all slices, in order.
 
@@ -65,7 +63,7 @@ def collect_all(
         plan: with a layout, or without: then the first record makes it.
         folder: for the parts; may hold some of them.
         progress: called with numbers of bytes read.
-        executor: runs the jobs; None runs them here, one after the other.
+        crew: makes the parts.
 
     Raises:
         RawFormatError: a record is not allowed, or breaks its format; the first one in the input.
@@ -78,28 +76,25 @@ def collect_all(
     for number in range(len(jobs)):
         if number not in missing:
             ticks.set(number, _size(slices[number]))
-    futures = {number: executor.submit(make_part, job) for number, job in missing.items()} if executor else {}
     parts: list[Part] = []
     try:
+        crew.start(make_part, missing)
         for job in jobs:
             if parts and parts[-1].state["end"] is None and parts[-1].state["path"] == os.fsdecode(job.slice.path):
                 continue  # the part before took the rest of the file
             try:
-                if job.number in futures:
-                    _wait(futures[job.number], ticks)
-                elif job.number in missing:
-                    make_part(job, ticks)
+                if job.number in missing:
+                    crew.finish(job.number, lambda chosen: make_part(chosen, ticks), ticks.show)
             except RawFormatError:
                 # Its lines were counted from its own start; and it may have been cut inside a record.
                 make_part(replace(job, slice=job.slice.onwards(), line=job.slice.lines_before()), ticks)
-            except BrokenProcessPool as error:
+            except BrokenExecutor as error:
                 raise SeqpipeError(f"{job.slice.path}: a worker died while it was imported (was it killed, or memory "
                                    f"short?): {error}; try again with fewer --workers", path=job.slice.path) from error
             parts.append(Part(job.into))
     finally:
         ticks.stop()
-        for future in futures.values():
-            future.cancel()
+        crew.stop()
     return plan, parts
 
 
@@ -133,17 +128,6 @@ def _is_there(job: Job) -> bool:
 
 def _size(slice: Slice) -> int:
     return (slice.path.stat().st_size if slice.end is None else slice.end) - slice.start
-
-
-def _wait(future: Future[None], ticks: Ticks) -> None:
-    """Wait for a worker, and show how far all are."""
-    while True:
-        try:
-            return future.result(timeout=POLL)
-        except TimeoutError:
-            if future.done():
-                raise
-            ticks.show()
 
 
 class Ticks:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +29,7 @@ from seqpipe.alphabet import fixed_alphabet
 from seqpipe.assembly import assemble
 from seqpipe.collection import collect_all
 from seqpipe.errors import OptionError, RawFormatError
-from seqpipe.executors import open_executor
+from seqpipe.executors import open_crew
 from seqpipe.inputs import STDIN, raw_files
 from seqpipe.likeness import Given, read_given
 from seqpipe.options import PreprocessOptions
@@ -41,6 +43,8 @@ from seqpipe.slices import SLICE_BYTES, Slice, cut, share_of
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
+
+DIGEST_BYTES = 1 << 20  # read at a time
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,10 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
     stamps = [_stamp(path) for path in sources]
     total = sum((slice.end or slice.path.stat().st_size) - slice.start for slice in slices)
     with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
+          _digests(sources, aside=options.workers > 1 or options.executor is not None) as digests,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
-        with open_executor(options.workers, options.executor) as executor:
-            plan, parts = collect_all(slices, plan, folder, bar.update, executor)
+        with open_crew(options.workers, options.executor) as crew:
+            plan, parts = collect_all(slices, plan, folder, bar.update, crew)
         if slices[0].start and not parts[0].state["ids"]:
             parts[0].state["before"] = count_records(replace(slices[0], start=0, end=slices[0].start), plan)
         further = folder / "assembly"
@@ -123,7 +128,7 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
                               further)
         contents, header = assemble(selection, options, rule, given, formats)
         counts = sum((Counter(part.state["counts"]) for part in parts), selection.counts)
-        header["provenance"] = _provenance(options, sources) | {"counts": dict(sorted(counts.items()))}
+        header["provenance"] = _provenance(options, sources, digests()) | {"counts": dict(sorted(counts.items()))}
         if options.shard is not None:
             header["provenance"]["shard"] = options.shard
         for path, stamp in zip(sources, stamps, strict=True):
@@ -245,13 +250,37 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, Any]:
+@contextmanager
+def _digests(sources: list[Path], *, aside: bool) -> Iterator[Callable[[], list[str]]]:
+    """Yield what returns the SHA-256 of each file; ``aside`` a thread takes them meanwhile."""
+    stop = threading.Event()
+
+    def take() -> list[str]:
+        return [_digest(path, stop) for path in sources]
+
+    if not aside:
+        yield take
+        return
+    with ThreadPoolExecutor(1) as executor:
+        taken = executor.submit(take)
+        try:
+            yield taken.result
+        finally:
+            stop.set()
+
+
+def _digest(path: Path, stop: threading.Event) -> str:
+    digest, buffer = hashlib.sha256(), bytearray(DIGEST_BYTES)
+    with open(path, "rb", buffering=0) as file:
+        while not stop.is_set() and (count := file.readinto(buffer)):
+            digest.update(memoryview(buffer)[:count])
+    return digest.hexdigest()
+
+
+def _provenance(options: PreprocessOptions, sources: list[Path], digests: list[str]) -> dict[str, Any]:
     """Return sources and options: what decides the content, and nothing that does not."""
-    digests = []
-    for path in sources:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        digests.append({"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest})
+    files = [{"name": file_text(path.name), "size": path.stat().st_size, "sha256": digest}
+             for path, digest in zip(sources, digests, strict=True)]
     names = ("format", "id_column", "sequence_column", "label_column", "label_type", "label_separator",
              "target_column", "on_unmatched", "on_duplicate", "split", "split_by", "folds", "encoding", "seed",
              "time_column", "value_columns", "on_missing", "on_undecodable", "quality",
@@ -259,4 +288,4 @@ def _provenance(options: PreprocessOptions, sources: list[Path]) -> dict[str, An
     chosen = {name: getattr(options, name) for name in names}
     for name, given in (("classes", options.classes), ("like", options.like)):
         chosen[name] = None if given is None else file_text(given.name)
-    return {"sources": digests, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}
+    return {"sources": files, "options": chosen | {"alphabet": file_text(Path(options.alphabet).name)}}

@@ -28,7 +28,6 @@ from seqpipe.errors import OptionError, RawFormatError
 from seqpipe.layout import SIGNATURE
 from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.readers.fastx import read_fasta, read_fastq
-from seqpipe.readers.hdf5 import read_hdf5
 from seqpipe.readers.jsonl import read_jsonl
 from seqpipe.readers.long_tables import read_long_table
 from seqpipe.readers.raw import RawFile
@@ -109,6 +108,8 @@ def read_records(raw: RawFile, format: str, columns: ColumnChoice, *, may_be_emp
     elif format == "ts":
         records = read_ts(raw, missing=columns.missing)
     elif format == "h5":
+        from seqpipe.readers.hdf5 import read_hdf5  # every worker of an import would load h5py
+
         records = read_hdf5(raw, columns)
     else:
         raise OptionError(f"--format {format!r} is unknown; take one of {', '.join(FORMATS)}")
