@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.cutting import cut, largest, noisy, padded, sort_order
+from seqpipe.cutting import cut, falling_order, largest, padded, sort_order
 from seqpipe.errors import LongSequenceError, OptionError
 from seqpipe.weights import draw
 from seqpipe.windows import RandomBits, Windows, uniform
@@ -57,7 +57,8 @@ class PlanSettings:
         on_long: what becomes of a sequence over ``max_tokens``: ``error``, ``truncate`` (to what fits),
             ``skip``, or ``alone`` (a batch of its own, over the budget).
         longest_first: the batch with the most padded elements comes first, so that memory runs out at
-            step 1 or never.
+            step 1 or never: in each window, and the window with the largest of all changes places
+            with the first.
         mixing: with ``shuffle`` and ``bucket``, the share of padding (about) that may be spent on letting
             sequences of nearby lengths meet: lengths as far apart as this share of the length itself
             and of the mean length count as equal. 0 is tight: equal lengths alone count as equal.
@@ -114,6 +115,7 @@ class WindowPlan:
         order: the b batches as they are visited.
         shortest: index of a shortest sequence of the window; -1 in an empty one.
         num_long: sequences over the budget that the window met.
+        most_padded: with ``longest_first`` the elements of its first batch, padding included; else 0.
     """
 
     indices: np.ndarray
@@ -121,6 +123,7 @@ class WindowPlan:
     order: list[int]
     shortest: int
     num_long: int
+    most_padded: int
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -135,10 +138,8 @@ class WindowPlan:
         return (self[i] for i in range(len(self)))
 
 
-def plan_window(
-    lengths: Any, settings: PlanSettings, *, epoch: int, window: int, sums: np.ndarray | None = None,
-    longest: int | None = None,
-) -> WindowPlan:
+def plan_window(lengths: Any, settings: PlanSettings, *, epoch: int, window: int, sums: np.ndarray | None = None
+                ) -> WindowPlan:
     """Plan the batches of one window.
 
     Args:
@@ -148,57 +149,53 @@ def plan_window(
         window: 0 <= window < len(settings.windows(N, epoch)).
         sums: (N,) running sum of weights (``weights.cumulative_weights``): the window's sequences are
             drawn with replacement; None takes each once.
-        longest: index of the longest of all sequences; with ``longest_first`` its window changes
-            places with the first.
 
     Raises:
         LongSequenceError: a sequence is over ``max_tokens``, and ``on_long`` is ``error``.
     """
     windows = settings.windows(len(lengths), epoch)
-    if settings.longest_first and longest is not None and sums is None:
-        home = windows.window_of(longest)
-        window = {0: home, home: 0}.get(window, window)
     bits = RandomBits(settings.seed, epoch, window)
     start, stop = windows.bounds(window)
+    indices = None  # those of a run of the store
     if sums is not None:
         indices = draw(sums, uniform(bits(stop - start)))
-        sizes = _int64(lengths[indices])
     elif settings.shuffle and len(windows) > 1:
         indices = windows.indices(window)
-        sizes = _int64(lengths[indices])
-    else:
-        indices, sizes = np.arange(start, stop), lengths_between(lengths, start, stop)
-    noise = bits(len(indices)) if settings.shuffle else None
-    kept, sizes, num_long = _kept(indices, sizes, noise, settings, is_last=stop == len(lengths))
-    indices, noise = indices[kept], None if noise is None else noise[kept]
-    if not len(indices):
-        return WindowPlan(indices, [0], [], -1, num_long)
+    sizes = lengths_between(lengths, start, stop) if indices is None else _int64(lengths[indices])
+    kept, sizes, num_long = _kept(indices, start, sizes, bits, settings, is_last=stop == len(lengths))
+    if kept is not None:
+        indices = kept + start if indices is None else indices[kept]
+    if not len(sizes):
+        return WindowPlan(sizes, [0], [], -1, num_long, 0)
     shortest = int(sizes.argmin())
     if sizes[shortest] < 0:
-        raise ValueError(f"lengths: sequence {indices[shortest]} has length {sizes[shortest]}; expected 0 or more")
-    shortest = int(indices[shortest])
-    if settings.bucket:
-        order = sort_order(noisy(sizes, noise, settings.mixing))[::-1]
+        raise ValueError(f"lengths: sequence {_index(indices, start, shortest)} has length {sizes[shortest]}; "
+                         "expected 0 or more")
+    if not settings.shuffle:
+        order = sort_order(sizes.astype(np.float64).view(np.uint64))[::-1] if settings.bucket else np.arange(len(sizes))
     else:
-        order = np.arange(len(indices)) if noise is None else sort_order(noise)
-    indices = indices[order]  # from here on as cut
+        order = falling_order(sizes, bits, settings.mixing) if settings.bucket else sort_order(bits(len(sizes)))
     if settings.max_tokens is not None or settings.longest_first:
         sizes = padded(sizes[order], settings.pad_to_multiple)
     bounds = cut(sizes, batch_size=settings.batch_size, max_tokens=settings.max_tokens, falling=settings.bucket,
                  drop_last=settings.drop_last)
+    if indices is None:
+        order += start
+    as_cut = order if indices is None else indices[order]
     visits = np.arange(len(bounds) - 1)
-    if settings.bucket and noise is not None:
+    if settings.bucket and settings.shuffle:
         visits = sort_order(bits(len(visits)))
         while _has_trend(visits):  # the batches as cut are ordered by length
             visits = sort_order(bits(len(visits)))
     elif settings.bucket:
         for a, b in itertools.pairwise(bounds.tolist()):
-            indices[a:b].sort()
-        visits = np.argsort(indices[bounds[:-1]])
+            as_cut[a:b].sort()
+        visits = np.argsort(as_cut[bounds[:-1]])
+    most = 0
     if settings.longest_first and len(visits):
-        first = largest(sizes, bounds)
+        first, most = largest(sizes, bounds)
         visits = np.concatenate([[first], visits[visits != first]])
-    return WindowPlan(indices, bounds.tolist(), visits.tolist(), shortest, num_long)
+    return WindowPlan(as_cut, bounds.tolist(), visits.tolist(), _index(indices, start, shortest), num_long, most)
 
 
 def plan_batches(lengths: Any, *, epoch: int = 0, **options: Any) -> list[np.ndarray]:
@@ -208,11 +205,12 @@ def plan_batches(lengths: Any, *, epoch: int = 0, **options: Any) -> list[np.nda
         LongSequenceError: a sequence is over ``max_tokens``, and ``on_long`` is ``error``.
     """
     settings = PlanSettings(**options)
-    longest = int(np.argmax(lengths)) if settings.longest_first and len(lengths) else None
-    return [
-        batch for window in range(len(settings.windows(len(lengths), epoch)))
-        for batch in plan_window(lengths, settings, epoch=epoch, window=window, longest=longest)
-    ]
+    plans = [plan_window(lengths, settings, epoch=epoch, window=window)
+             for window in range(len(settings.windows(len(lengths), epoch)))]
+    if settings.longest_first and plans:
+        first = max(range(len(plans)), key=lambda window: plans[window].most_padded)
+        plans[0], plans[first] = plans[first], plans[0]
+    return [batch for plan in plans for batch in plan]
 
 
 def count_batches(num_sequences: int, *, batch_size: int, drop_last: bool) -> int:
@@ -245,27 +243,32 @@ def _int64(sizes: Any) -> np.ndarray:
     return found.astype(np.int64, copy=False)
 
 
-def _kept(
-    indices: np.ndarray, sizes: np.ndarray, noise: np.ndarray | None, settings: PlanSettings, *, is_last: bool
-) -> tuple[np.ndarray | slice, np.ndarray, int]:
-    """Return which sequences of a window stay, their lengths, and how many of them all were over the budget."""
+def _index(indices: np.ndarray | None, start: int, place: int) -> int:
+    """Return the sequence at a place of a window, whose ``indices`` are None for a run of the store from ``start``."""
+    return int(start + place if indices is None else indices[place])
+
+
+def _kept(indices: np.ndarray | None, start: int, sizes: np.ndarray, bits: RandomBits, settings: PlanSettings, *,
+          is_last: bool) -> tuple[np.ndarray | None, np.ndarray, int]:
+    """Return which places of a window stay (None: all), their lengths, and how many of all were over the budget."""
     if settings.longest_allowed is None:
-        extra = len(indices) % (settings.batch_size or 1) if settings.drop_last and is_last else 0
+        extra = len(sizes) % (settings.batch_size or 1) if settings.drop_last and is_last else 0
         if not extra:
-            return slice(None), sizes, 0
+            return None, sizes, 0
         # Before they are sorted: else the shortest would be left out in every epoch.
-        left = len(indices) - extra
-        kept = np.arange(left) if noise is None else np.sort(sort_order(noise)[:left])
+        left = len(sizes) - extra
+        kept = np.sort(sort_order(bits(len(sizes)))[:left]) if settings.shuffle else np.arange(left)
         return kept, sizes[kept], 0
     long = sizes > settings.longest_allowed
     num_long = int(np.count_nonzero(long))
     if num_long and settings.on_long == "error":
         i = int(long.argmax())
-        raise long_error(int(indices[i]), int(sizes[i]), settings)
+        raise long_error(_index(indices, start, i), int(sizes[i]), settings)
     if num_long and settings.on_long == "skip":
         return np.flatnonzero(~long), sizes[~long], num_long
-    cut_off = settings.on_long == "truncate"
-    return slice(None), np.minimum(sizes, settings.longest_allowed) if cut_off else sizes, num_long
+    if num_long and settings.on_long == "truncate":
+        sizes = np.minimum(sizes, settings.longest_allowed)
+    return None, sizes, num_long
 
 
 def _has_trend(order: np.ndarray) -> bool:

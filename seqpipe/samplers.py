@@ -27,7 +27,7 @@ from seqpipe.weights import cumulative_weights
 
 Position = tuple[int, int, int]
 Step = tuple[np.ndarray, Position, float]
-STATE_VERSION = 1
+STATE_VERSION = 2
 CHUNK = 2**18  # lengths looked at together
 MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
 RUN = 256
@@ -97,7 +97,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         self._next: Position = (0, 0, 0)
         self._resumed: Position | None = None
         self._plans: dict[tuple[int, int], WindowPlan] = {}
-        self._counted: dict[int, tuple[int, int]] = {}
+        self._known: dict[int, tuple[int, int, int]] = {}
         if not len(self._lengths):
             raise OptionError("no sequences to batch: the data set is empty; choose another split or subset")
         if self._num_windows == 1:  # looked up once, not in each epoch
@@ -124,15 +124,22 @@ class LengthBatchSampler(Sampler[list[int]]):
         return self._counts(self.epoch)[1]
 
     def _counts(self, epoch: int) -> tuple[int, int]:
-        """Return the batches and long sequences of an epoch; for a token budget all its windows are planned, once."""
+        """Return the batches and long sequences of an epoch."""
         if self.settings.max_tokens is None:
             assert self.batch_size is not None
             return count_batches(len(self._lengths), batch_size=self.batch_size, drop_last=self.drop_last), 0
+        return self._looked_at(epoch)[:2]
+
+    def _looked_at(self, epoch: int) -> tuple[int, int, int]:
+        """Plan all windows of an epoch, once; return its batches, long sequences, and the window of its largest batch.
+        """
         epoch = epoch if self.settings.shuffle else 0
-        if epoch not in self._counted:
-            counts = [(len(plan), plan.num_long) for plan in (self._plan(epoch, w) for w in range(self._num_windows))]
-            self._counted = {epoch: (sum(n for n, _ in counts), sum(n for _, n in counts))}
-        return self._counted[epoch]
+        if epoch not in self._known:
+            found = [(len(plan), plan.num_long, plan.most_padded)
+                     for plan in (self._planned(epoch, window) for window in range(self._num_windows))]
+            num_batches, num_long, most = zip(*found, strict=True)
+            self._known = {epoch: (sum(num_batches), sum(num_long), most.index(max(most)))}
+        return self._known[epoch]
 
     @property
     def next_position(self) -> Position:
@@ -199,9 +206,11 @@ class LengthBatchSampler(Sampler[list[int]]):
         window, first = self._located(epoch, *place)
         while window < self._num_windows:
             plan = self._plan(epoch, window)
-            while first + self.world_size < len(plan):  # this step and the start of the next are in the window
-                own, first = first + self.rank, first + self.world_size
-                yield plan[own], (epoch, window, first), 1.0
+            indices, bounds, order = plan.indices, plan.bounds, plan.order  # the inner loop of an epoch
+            while (after := first + self.world_size) < len(plan.order):  # the start of the next step is in the window
+                k = order[first + self.rank]
+                yield indices[bounds[k] : bounds[k + 1]], (epoch, window, after), 1.0
+                first = after
             own_window, own = self._located(epoch, window, first + self.rank)
             if own_window < self._num_windows:
                 batch, weight = self._plan(epoch, own_window)[own], 1.0
@@ -219,12 +228,22 @@ class LengthBatchSampler(Sampler[list[int]]):
         return window, batch
 
     def _plan(self, epoch: int, window: int) -> WindowPlan:
+        first = self._first_window(epoch)
+        return self._planned(epoch, {0: first, first: 0}.get(window, window))
+
+    def _first_window(self, epoch: int) -> int:
+        """Return the window that changes places with window 0, for ``longest_first``."""
+        if not self.settings.longest_first or self._num_windows == 1:
+            return 0
+        if len(self._lengths) <= MOST_AT_ONCE:
+            return self._looked_at(epoch)[2]
+        windows = self.settings.windows(len(self._lengths), epoch if self.settings.shuffle else 0)
+        return windows.window_of(self._extremes[2]) if self._sums is None else 0
+
+    def _planned(self, epoch: int, window: int) -> WindowPlan:
         key = epoch if self.settings.shuffle else 0, window
         if key not in self._plans:
-            plan = plan_window(
-                self._lengths, self.settings, epoch=key[0], window=window, sums=self._sums,
-                longest=self._extremes[2] if self.settings.longest_first and self._num_windows > 1 else None,
-            )
+            plan = plan_window(self._lengths, self.settings, epoch=key[0], window=window, sums=self._sums)
             while len(self._plans) > 1:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = plan

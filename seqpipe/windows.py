@@ -95,9 +95,10 @@ class RandomBits:
     def __init__(self, seed: int, epoch: int, window: int) -> None:
         self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, window)))
 
-    def __call__(self, count: int) -> np.ndarray:
-        """Return the next numbers, (count,) uint64."""
-        return self._bits.random_raw(count)
+    def __call__(self, count: int, dtype: type[np.unsignedinteger] = np.uint64) -> np.ndarray:
+        """Return the next numbers, (count,) of an unsigned dtype."""
+        raw = self._bits.random_raw(-(-count * np.dtype(dtype).itemsize // 8))
+        return raw.astype("<u8", copy=False).view(np.dtype(dtype).newbyteorder("<"))[:count]
 
 
 def uniform(raw: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqpipe import samplers
 from seqpipe.batching import PlanSettings, count_batches, padding_share, plan_batches, plan_window
 from seqpipe.bench_batches import meeting_share
 from seqpipe.samplers import LengthBatchSampler
@@ -227,18 +228,39 @@ def test_no_batch_is_over_its_budget_whatever_the_order(mode):
 
 
 @pytest.mark.parametrize("window", [2**18, 2_000], ids=["one window", "many windows"])
-@pytest.mark.parametrize("options", [{"batch_size": 16}, {"max_tokens": 200_000}], ids=str)
+@pytest.mark.parametrize("options", [{"batch_size": 16}, {"max_tokens": 200_000}, {"batch_size": 16, "weights": True},
+                                     {"max_tokens": 5_000, "on_long": "alone"}, {"batch_size": 30, "drop_last": True}],
+                         ids=str)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_largest_batch_comes_first_on_request(mode, options, window):
-    """Memory that will not do fails at step 1; all other sequences are still there."""
-    batches = plan_batches(SKEWED, shuffle=mode[0], bucket=mode[1], longest_first=True, window=window, **options)
-    cost = [len(batch) * SKEWED[batch].max() for batch in batches]
-
-    assert sorted(flat(batches)) == list(range(len(SKEWED)))
-    if window > len(SKEWED) or "batch_size" in options:
+    """Memory that will not do fails at step 1: of all windows, in each epoch, drawn by weight or not."""
+    if options.get("weights"):
+        if not mode[0]:
+            return  # draws are random
+        options = {**options, "weights": SKEWED % 5}
+    one = LengthBatchSampler(SKEWED, shuffle=mode[0], bucket=mode[1], longest_first=True, window=window, **options)
+    for epoch in range(2):
+        batches = list(one)
+        cost = [len(batch) * SKEWED[batch].max() for batch in batches]
         assert cost[0] == max(cost)
-    else:  # a budget is filled to the brim in each window
-        assert cost[0] > 0.98 * max(cost)
+        if "weights" not in options and not options.get("drop_last"):
+            assert sorted(flat(batches)) == list(range(len(SKEWED)))
+            assert batches[0] == plan_batches(SKEWED, shuffle=mode[0], bucket=mode[1], longest_first=True,
+                                              window=window, epoch=epoch, **options)[0].tolist()
+
+
+@pytest.mark.parametrize("weights", [None, SKEWED % 5], ids=["uniform", "drawn"])
+def test_of_very_many_sequences_one_window_is_known_to_come_first(weights, monkeypatch):
+    """That of the longest sequence; where they are drawn, the first as it is. No window is planned to find it."""
+    monkeypatch.setattr(samplers, "MOST_AT_ONCE", 10_000)
+    one = LengthBatchSampler(SKEWED, batch_size=16, shuffle=True, bucket=True, longest_first=True, window=2_000,
+                             weights=weights)
+    steps = list(one.steps())
+    cost = [len(batch) * SKEWED[batch].max() for batch, _, _ in steps]
+
+    first = [cost[i] for i, (_, position, _) in enumerate(steps) if i == 0 or steps[i - 1][1][1] == 0]
+    assert len(first) < len(cost) and cost[0] == max(first)
+    assert not one._known and (weights is not None or SKEWED.argmax() in steps[0][0])
 
 
 def test_drop_last_with_a_budget_leaves_out_what_could_hold_more():
@@ -279,7 +301,7 @@ def test_the_plan_is_written_down():
         batches = plan_batches(lengths, shuffle=True, bucket=name != "plain", window=300, seed=3, epoch=4, **options)
         found[name] = [len(batches), zlib.crc32(np.concatenate(batches).astype("<i8").tobytes())]
 
-    assert found == {"rows": [70, 3321346882], "tokens": [78, 2707507957], "plain": [78, 2289348897]}
+    assert found == {"rows": [70, 769317437], "tokens": [80, 2103125725], "plain": [78, 2289348897]}
 
 
 # ---- many sequences ------------------------------------------------------------------------------
