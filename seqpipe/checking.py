@@ -69,7 +69,7 @@ class Checked:
 
     Args:
         array: contiguous.
-        checksums: (blocks,) uint32; None where nothing is to be checked.
+        checksums: (blocks,) uint32; None where blocks are only fetched, or nothing is to be done.
         rule: what its numbers must be, or None.
         refuse: makes the error, given what is wrong and from which to which byte.
         will_need: told the first bytes of the blocks that will be read in a moment.
@@ -82,7 +82,7 @@ class Checked:
     def __init__(
         self, array: np.ndarray, checksums: np.ndarray | None, rule: Rule | None = None,
         refuse: Callable[[str, int, int], Exception] | None = None,
-        will_need: Callable[[list[int]], None] = lambda starts: None,
+        will_need: Callable[[list[int]], None] | None = None,
     ) -> None:
         self.array = array
         self._flat = array.reshape(-1)
@@ -92,7 +92,11 @@ class Checked:
         # One more than there are: the block after the last, which holds nothing, is always good.
         self._done = np.zeros(num_blocks(array.nbytes) + 1, bool)
         self._done[-1] = True
-        self.left = 0 if checksums is None else len(self._done) - 1
+        self.left = 0 if checksums is None and will_need is None else len(self._done) - 1
+
+    def is_done(self, index: np.ndarray) -> np.ndarray:
+        """Say of some items, by an array of their numbers, whether nothing is to be done for their blocks."""
+        return self._done[index * self._width >> BLOCK_BITS] if self.left else np.ones(len(index), bool)
 
     def touch(self, start: int, stop: int) -> None:
         """Check the blocks of the items ``start`` to ``stop``, of which there is one at least.
@@ -130,10 +134,18 @@ class Checked:
         self._check(np.unique(wanted[~self._done[wanted]]))
 
     def _check(self, blocks: np.ndarray) -> None:
-        assert self._checksums is not None and self._refuse is not None
         starts = (blocks << BLOCK_BITS).tolist()
-        self._will_need(starts)
-        for block, start, crc in zip(blocks.tolist(), starts, self._checksums[blocks].tolist(), strict=True):
+        if self._will_need is not None:
+            self._will_need(starts)
+        if self._checksums is not None:
+            self._verify(blocks, starts, self._checksums[blocks].tolist())
+        self._done[blocks] = True
+        if len(self._done) <= COUNTED:
+            self.left = len(self._done) - int(np.count_nonzero(self._done))
+
+    def _verify(self, blocks: np.ndarray, starts: list[int], checksums: list[int]) -> None:
+        assert self._refuse is not None
+        for block, start, crc in zip(blocks.tolist(), starts, checksums, strict=True):
             data = self._bytes[start : start + CHECKSUM_BLOCK]
             if crc32(data) != crc:
                 stop = start + len(data)
@@ -144,9 +156,6 @@ class Checked:
                 at = self._rule.first_misfit(self._flat[first : first + len(data) // size])
                 if at >= 0:
                     raise self._misfit(self._rule, first + at)
-            self._done[block] = True
-        if len(self._done) <= COUNTED:
-            self.left = len(self._done) - int(np.count_nonzero(self._done))
 
     def _misfit(self, rule: Rule, at: int) -> Exception:
         assert self._refuse is not None

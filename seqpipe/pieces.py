@@ -48,12 +48,12 @@ class Pieces:
         """Return starts and lengths of (B,) int64 rows >= 0 as int64, and the largest length; raises as ``one``."""
         after = rows + 1
         try:
+            if self._checked.left:  # before they are read: so they are fetched all at once
+                self._checked.touch_items(rows)
+                self._checked.touch_items(after)
             starts, stops = self._array[rows], self._array[after]
         except IndexError:
             raise self._store.no_row(int(rows.max())) from None
-        if self._checked.left:
-            self._checked.touch_items(rows)
-            self._checked.touch_items(after)
         if not len(rows):
             return starts.view(np.int64), starts.view(np.int64), 0
         lengths = stops - starts  # unsigned: where the order is wrong, a length beyond all
@@ -110,8 +110,9 @@ class Flat:
             # Reading ahead of shuffled accesses would fetch the whole file.
             self._store.advise(self._name, "MADV_RANDOM", 0, len(self._bytes))
             self._shuffled = True
-        for start, count in zip(first, size, strict=True):
-            if count:
+        # Blocks that are still to be checked are fetched whole, where that is done.
+        for start, count, done in zip(first, size, self._checked.is_done(starts).tolist(), strict=True):
+            if count and done:
                 self._store.advise(self._name, "MADV_WILLNEED", start, start + count)
 
 

@@ -10,6 +10,7 @@ tracks are named where they lie in the map: no array is made per sequence, none 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,12 @@ class StoreReader:
 
     def __init__(self, store: Store, columns: Sequence[str], *, verify: bool) -> None:
         def checked(name: str) -> Checked:
-            return store.checked(name) if verify else Checked(store.arrays[name], None)
+            return store.checked(name) if verify else Checked(store.arrays[name], None, will_need=partial(
+                store.fetch, name))
 
         def flat_of(name: str) -> Flat | Inflated:
             return Inflated(store, name, verify=verify) if isinstance(store.arrays[name], Chunks) else \
-                Flat(store, name, checked(name))
+                Flat(store, name, checked(name) if verify else Checked(store.arrays[name], None))
 
         def pieces(path: str) -> tuple[Pieces, Any]:
             flat = flat_of(f"{path}values")

@@ -54,6 +54,10 @@ class Store:
         self.path = Path(path)
         self._map, self._extents = locate(self.path)
         self._address = np.frombuffer(self._map, "u1").ctypes.data
+        self._advise_whole("MADV_RANDOM")  # a few bytes here and there: reading ahead of each could take megabytes
+        for name, extent in self._extents.items():
+            if name == "header" or name.startswith("chunks/"):  # but these are read whole
+                self.advise(name, "MADV_WILLNEED", 0, extent.num_bytes)
         self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else _map_array(self._map, extent)
                                        for name, extent in self._extents.items()}
         self._open_chunks()
@@ -75,6 +79,7 @@ class Store:
         self.tracks: dict[str, np.ndarray] = members_of(self.arrays, "tracks", self.path)
         # In the order of the import: train, valid, test.
         self.splits: dict[str, np.ndarray] = {name: splits[name] for name in self.header["splits"] if name in splits}
+        self._advise_whole("MADV_NORMAL")
 
     def __len__(self) -> int:
         """Return N, the number of sequences."""
@@ -225,7 +230,7 @@ class Store:
             self._checked[name] = Checked(
                 self.arrays[name], self.checksums[name], self.rule(name),
                 lambda finding, low, high: self.bad_bytes(name, finding, low, high),
-                partial(self._fetch, name),
+                partial(self.fetch, name),
             )
         return self._checked[name]
 
@@ -245,21 +250,30 @@ class Store:
             page = first - first % mmap.PAGESIZE
             self._map.madvise(getattr(mmap, advice), page, first + stop - start - page)
 
-    def _fetch(self, name: str, blocks: list[int]) -> None:
+    def _advise_whole(self, advice: str) -> None:
+        if hasattr(mmap, advice):
+            self._map.madvise(getattr(mmap, advice))
+
+    def fetch(self, name: str, blocks: list[int]) -> None:
         """Have the system fetch the blocks of an array that begin at some bytes, all at once, from a disk."""
-        if not self.in_memory(name, blocks):
+        if not self.in_memory(name, blocks, CHECKSUM_BLOCK):
             for start in blocks:
                 self.advise(name, "MADV_WILLNEED", start, min(start + CHECKSUM_BLOCK, self.arrays[name].nbytes))
 
-    def in_memory(self, name: str, places: list[int]) -> bool:
-        """Say whether a few of some bytes of an array are in the page cache; yes where the system does not tell."""
+    def in_memory(self, name: str, places: list[int], size: int = 1) -> bool:
+        """Say whether ``size`` bytes of an array from some places on are in the page cache, by a few of the places.
+
+        Yes where the system does not tell.
+        """
         # Not by a read that must not wait (RWF_NOWAIT): under newer kernels it does wait, and has pages fetched.
         mincore: Any = getattr(LIBC, "mincore", None)  # not on Windows
-        page, vector = mmap.PAGESIZE, ctypes.create_string_buffer(1)
-        offset, most = self._extents[name].offset, len(self._map) - 1
+        page, pages = mmap.PAGESIZE, ctypes.create_string_buffer(size // mmap.PAGESIZE + 2)
+        offset, end = self._extents[name].offset, len(self._map)
         for place in places[:: max(1, len(places) // PROBED)] if mincore else []:
-            at = min(offset + place, most) // page * page
-            if mincore(ctypes.c_void_p(self._address + at), ctypes.c_size_t(1), vector) == 0 and not vector.raw[0] & 1:
+            first = min(offset + place, end - 1) // page * page
+            count = -(-(min(offset + place + size, end) - first) // page)
+            if mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(count * page), pages) == 0 \
+                    and any(byte & 1 == 0 for byte in pages.raw[:count]):
                 return False
         return True
 

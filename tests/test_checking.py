@@ -75,6 +75,17 @@ def test_exactly_the_blocks_touched_are_checked(ranges: list[tuple[int, int]], t
     assert subject.left == -(-array.nbytes // BLOCK) - len(wanted)
 
 
+def test_without_checksums_blocks_are_fetched_and_nothing_is_checked() -> None:
+    """Each block once, the first time one of its items is touched."""
+    seen: list[int] = []
+    subject = Checked(np.zeros(3 * BLOCK, "u1"), None, within("number", 5, 9), will_need=seen.extend)
+    for index in ([5, 2 * BLOCK + 1], [BLOCK - 1, 7], [2 * BLOCK, BLOCK]):
+        subject.touch_items(np.array(index))
+
+    assert seen == [0, 2 * BLOCK, BLOCK] and not subject.left
+    assert subject.is_done(np.array([0, BLOCK])).all()
+
+
 def test_a_block_is_checked_once_and_all_of_it_then() -> None:
     """What changes later is not looked at again, what was not touched is."""
     array = np.zeros(3 * BLOCK, "u1")

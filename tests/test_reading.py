@@ -189,25 +189,47 @@ def test_a_dataset_of_many_rows_pickles_small_and_reads_without_a_list(tmp_path:
     assert len(pickle.dumps(Store(path))) < len(str(path)) + 200
 
 
-def test_a_cold_file_is_told_from_one_in_memory(tmp_path: Path) -> None:
-    """By the system's page cache, where it tells; a batch reads the same from both."""
+def opened_cold(path: Path, **options: Any) -> SequenceDataset:
+    """Open a store of which nothing is in the page cache; skip where the system does not tell."""
     if not hasattr(os, "posix_fadvise"):
         pytest.skip("the page cache is not asked here")
-    values = (np.arange(4_000_000) % 5 + 1).astype("u1")
-    path = write_plain(tmp_path / "cold.h5", values, np.arange(0, 4_000_001, 1000, dtype="<u8"))
-    dataset = SequenceDataset(path)
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
         for _ in range(100):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if not dataset.store.in_memory("values", [2_000_000]):
-                break
+            dataset = SequenceDataset(path, **options)
+            if not dataset.store.in_memory("values", [len(dataset.store.values) // 2]):
+                return dataset
+            del dataset
             time.sleep(0.02)
-        else:
-            pytest.skip("this file system does not tell, or keeps its files in memory")
+    pytest.skip("this file system does not tell, or keeps its files in memory")
+
+
+def test_a_cold_file_is_told_from_one_in_memory(tmp_path: Path) -> None:
+    """By the system's page cache, where it tells; a batch reads the same from both."""
+    values = (np.arange(4_000_000) % 5 + 1).astype("u1")
+    path = write_plain(tmp_path / "cold.h5", values, np.arange(0, 4_000_001, 1000, dtype="<u8"))
+    dataset = opened_cold(path)
     rows = list(range(0, len(dataset), 40))
 
     batch = fill(dataset.__getitems__(rows))
 
     assert dataset.store.in_memory("values", [2_000_000])
     assert np.array_equal(batch.sequences.numpy(), values.reshape(-1, 1000)[rows])
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_cold_file_is_read_where_it_is_asked_for(tmp_path: Path, verify: bool) -> None:
+    """Neither opening it nor a shuffled batch fetches what lies between, however far the system reads ahead."""
+    values = np.full(40_000_000, 3, "u1")
+    path = write_plain(tmp_path / "cold.h5", values, np.arange(0, 40_000_001, 1000, dtype="<u8"))
+    dataset = opened_cold(path, columns=[], verify=verify)
+    rows = [30_500, 20_500, 500, 10_500]
+
+    batch = fill(dataset.__getitems__(rows))
+
+    assert (batch.sequences == 3).all() and batch.lengths.tolist() == [1000] * 4
+    assert all(dataset.store.in_memory("values", [row * 1000], 1000) for row in rows)
+    between = [place for place in range(100_000, 40_000_000, 100_000)
+               if all(abs(place - row * 1000) > 2 * 65536 for row in rows)]
+    assert [place for place in between if dataset.store.in_memory("values", [place])] == []
