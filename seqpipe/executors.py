@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
@@ -28,13 +29,17 @@ class Crew:
         executor: has the others; None where there are none.
         at_once: how many jobs the executor is given before one of them has ended; None gives it
             all of them, and this process does none.
+
+    Attributes:
+        seconds: of processor time that others took for the jobs that were finished.
     """
 
     def __init__(self, executor: Executor | None = None, at_once: int | None = 0) -> None:
         self._executor, self._at_once = executor, at_once
+        self.seconds = 0.0
         self._guard = threading.Lock()
         self._waiting: deque[int] = deque()
-        self._futures: dict[int, Future[None]] = {}
+        self._futures: dict[int, Future[float]] = {}
         self._done: dict[int, SeqpipeError | None] = {}  # in this process, before they were asked for
 
     def start(self, run: Callable[[Any], None], jobs: Mapping[int, Any]) -> None:
@@ -73,7 +78,8 @@ class Crew:
                     chosen = self._waiting.popleft()
             if chosen == number and future is not None:
                 try:
-                    return future.result(timeout=POLL)
+                    self.seconds += future.result(timeout=POLL)
+                    return
                 except TimeoutError:
                     if future.done():
                         raise
@@ -111,10 +117,17 @@ class Crew:
                 return
             number = self._waiting.popleft()
             try:
-                future = self._futures[number] = self._executor.submit(self._run, self._jobs[number])
+                future = self._futures[number] = self._executor.submit(_timed, self._run, self._jobs[number])
             except RuntimeError:  # the others have just died; what they did last says so
                 return self._waiting.appendleft(number)
         future.add_done_callback(self._hand_out)
+
+
+def _timed(run: Callable[[Any], None], job: Any) -> float:
+    """Do a job in another process; return the processor time it took."""
+    start = time.thread_time()
+    run(job)
+    return time.thread_time() - start
 
 
 @contextmanager

@@ -49,12 +49,18 @@ DIGEST_BYTES = 1 << 20  # read at a time
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What an import did: the header of the new store, its size and the time it took."""
+    """What an import did: the header of the new store, the bytes read and the time they took.
+
+    Attributes:
+        seconds: by the clock.
+        processor_seconds: of all its processes, the start of workers left out.
+    """
 
     path: Path
     header: dict[str, Any]
     num_bytes: int
     seconds: float
+    processor_seconds: float
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -98,6 +104,7 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
 
 
 def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
+    processor = time.process_time()
     sources = [*options.raw, *filter(None, (options.labels, options.classes, options.like))]
     rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)
@@ -138,7 +145,8 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         write_store(options.out, contents, header, folder=further, overwrite=options.overwrite,
                     compression=options.compression)
     notes = notes_on(header, options.label_type, rule)
-    return ImportSummary(options.out, header, total, time.perf_counter() - started, notes)
+    return ImportSummary(options.out, header, total, time.perf_counter() - started,
+                         time.process_time() - processor + crew.seconds, notes)
 
 
 def _check_shard(plan: Plan, slices: list[Slice], given: Given) -> Plan:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from seqpipe import slices
 from seqpipe.bench_import import PEERS, make_files, run
 from seqpipe.options import BenchOptions
 
 
-def test_every_reader_there_is_has_a_line(tmp_path):
+def test_every_reader_there_is_has_a_line(tmp_path, monkeypatch):
     """Each file has our figure first and a ratio for every other reader; absent ones are named."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", 100_000)  # below the file's size: two workers have something to share
     table = run(BenchOptions(subject="import", size=0.001, rounds=1, folder=tmp_path))
     text = str(table)
     assert list(table.speeds) == ["fa", "fa.gz", "csv", "jsonl"]
     assert all(list(speeds)[0] == "seqpipe" and min(speeds.values()) > 0 for speeds in table.speeds.values())
     assert {"csv.reader"} < table.speeds["csv"].keys() and {"json.loads"} < table.speeds["jsonl"].keys()
+    assert {"seqpipe --workers 2", "bare NumPy look-up", "bare bytes.translate"} < table.speeds["fa"].keys()
     assert all(name in table.speeds["fa.gz"] or f"not installed (extra bench): {name}" in text for name in PEERS)
 
 
