@@ -117,7 +117,8 @@ def _fill_planned(
     missing = num_steps - lengths
     padded: dict[Any, Tensor] = {}
     for name, flat in plan.flats.items():
-        buffer = _joined(plan.pieces(name), missing * flat.width, num_steps * flat.width, padding_side)
+        room = transport.room(count * num_steps * flat.width) if name is None else None
+        buffer = _joined(plan.pieces(name), missing * flat.width, num_steps * flat.width, padding_side, room)
         padded[name] = torch.from_numpy(np.frombuffer(buffer, flat.dtype).reshape(count, num_steps, *flat.tail))
     labels = plan.labels()
     if isinstance(labels, list):
@@ -133,17 +134,19 @@ def _fill_planned(
     )
 
 
-def _joined(pieces: Sequence[Buffer], missing: np.ndarray, row_bytes: int, side: str) -> bytearray | np.ndarray:
-    """Return the bytes of B rows end to end: each piece, and on one side of it the zeros that are missing."""
+def _joined(
+    pieces: Sequence[Buffer], missing: np.ndarray, row_bytes: int, side: str, room: np.ndarray | None
+) -> bytearray | np.ndarray:
+    """Return the bytes of B rows end to end, in ``room`` if given: each piece, and on one side the zeros missing."""
     zeros = memoryview(bytes(row_bytes))
     parts: list[Buffer] = [zeros] * (2 * len(pieces))
     first = int(side == "left")
     parts[first::2] = pieces
     parts[1 - first :: 2] = [zeros[:size] for size in missing.tolist()]
     num_bytes = len(pieces) * row_bytes
-    if num_bytes < LARGE:
+    if room is None and num_bytes < LARGE:
         return bytearray().join(parts)
-    buffer = np.empty(num_bytes, np.uint8)
+    buffer = np.empty(num_bytes, np.uint8) if room is None else room
     target, at = buffer.data, 0
     for part in parts:
         target[at : at + len(part)] = part

@@ -166,8 +166,10 @@ class Plan:
     def ids(self) -> list[str]:
         """Return the B ids."""
         pieces, flat, _ = self._reader.texts["id"]
+        texts = flat.pieces(*pieces.many(self.rows))
         try:
-            return [str(text, "utf-8") for text in flat.pieces(*pieces.many(self.rows))]
+            joined = str(b"\0".join(texts), "utf-8").split("\0")
+            return joined if len(joined) == len(texts) else [str(text, "utf-8") for text in texts]
         except UnicodeDecodeError:
             return [self._reader.text("id", row) for row in self.rows.tolist()]  # which says where
 

@@ -4,14 +4,20 @@ Place in the flow: collate in a worker -> [transport] -> the loader in the paren
 
 A worker's queue would send each tensor of a batch through a shared file of its own, which costs
 more than making the batch. Here all tensors lie end to end in one buffer: bytes in the pipe, or,
-above ``LARGE``, one block of anonymous shared memory (a memfd), of which only the number travels.
-Such a block has no name: it is gone when worker and parent have let go of it, however they end.
+from ``LARGE`` on, a block of anonymous shared memory (a memfd), of which only the number travels. The
+parent copies it to memory of its own, and the worker fills it again: fresh pages cost more than a
+copy, and whoever keeps a batch keeps no block. A block has no name, and lasts as long as its worker.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -20,23 +26,113 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from seqpipe.batch import Batch
+from seqpipe.batch import Batch, Texts
 from seqpipe.errors import SeqpipeError
 
-LARGE = 1 << 19  # bytes
-ALIGNMENT = 64  # bytes
-
-OPENED = b"\1"
-
-# What this worker sent and its parent had not opened yet: descriptor and size of each block.
-_sent: list[tuple[int, int]] = []
+LARGE = 1 << 14  # bytes of a batch from which a block is faster than the pipe
+IN_PLACE = 1 << 18  # bytes of sequences from which they are collated in the block; below, C joins them faster
+ALIGNMENT = 64  # bytes; a block has its tensors after as many, which begin with the number of the batch in it
+TAKEN = bytes(8)  # that number when the parent has copied the batch
+HAS_BLOCKS = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 Layout = list[tuple[str, str, tuple[int, ...], int]]
+Rest = tuple[tuple[int | None, Any], str, float, Any]
 
 
 def register() -> None:
     """Let queues and pipes between processes carry batches this way; other pickles are as ever."""
     ForkingPickler.register(Batch, _reduce)
+
+
+class _Block:
+    """Shared memory of this process; ``held`` gives the array that is in it, if somebody here has it still."""
+
+    def __init__(self) -> None:
+        self.process, self.descriptor = os.getpid(), os.memfd_create("seqpipe")
+        self.size = 0
+        self.memory: mmap.mmap | None = None
+        self.held: Callable[[], np.ndarray | None] = lambda: None
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+_blocks: deque[_Block] = deque()
+_rooms: dict[tuple[int, int], _Block] = {}  # by address and size of what may be in it and was not sent yet
+_numbers = itertools.count(1)
+
+
+def room(size: int) -> np.ndarray | None:
+    """Return (size,) uint8 that a batch whose sequences lie in it is sent from without a copy.
+
+    None where there is nothing to win: outside of loader processes, for small batches, without memory.
+    """
+    if size < IN_PLACE or not HAS_BLOCKS or get_worker_info() is None:
+        return None
+    end = ALIGNMENT + size
+    try:
+        block = _take(end)
+        if block.memory is None or len(block.memory) < end:
+            block.memory = None
+            os.posix_fallocate(block.descriptor, 0, end)  # pages that are not there would end the process when written
+            block.memory = mmap.mmap(block.descriptor, end)
+            block.size = max(block.size, end)
+    except OSError:
+        return None
+    array = np.frombuffer(block.memory, np.uint8, size, ALIGNMENT)
+    block.held = weakref.ref(array)
+    _rooms[_address(array), size] = block
+    _blocks.append(block)
+    return array
+
+
+def _take(size: int) -> _Block:
+    """Return a block that nobody uses any more, in either process, or a new one; it is not in ``_blocks``."""
+    for _ in range(len(_blocks)):
+        block = _blocks.popleft()  # before it is looked at: threads that send share the blocks
+        if block.process != os.getpid():
+            continue  # of the process that this one was forked from
+        if block.held() is None and os.pread(block.descriptor, len(TAKEN), 0) in (TAKEN, b""):
+            if block.size > 4 * size:  # after a rare large batch
+                block.memory, block.size = None, 0
+                os.ftruncate(block.descriptor, 0)
+            return block
+        _blocks.append(block)
+    return _Block()
+
+
+def _send(pieces: list[np.ndarray], end: int) -> tuple[int, int]:
+    """Put the pieces into a block; return its descriptor and the number of what is in it."""
+    start, block = ALIGNMENT, _rooms.pop((_address(pieces[0]), len(pieces[0])), None)
+    in_place = block is not None and block.process == os.getpid()
+    if in_place:
+        start, pieces = start + _padded(len(pieces[0])), pieces[1:]
+    else:
+        block = _take(ALIGNMENT + end)
+    assert block is not None
+    if block.size < ALIGNMENT + end:
+        os.ftruncate(block.descriptor, ALIGNMENT + end)
+        block.size = ALIGNMENT + end
+    for piece in pieces:
+        data, at = piece.data, start
+        while len(data):
+            written = os.pwrite(block.descriptor, data, at)
+            data, at = data[written:], at + written
+        start += _padded(len(piece))
+    number = next(_numbers)
+    os.pwrite(block.descriptor, number.to_bytes(len(TAKEN), "little"), 0)
+    if not in_place:
+        _blocks.append(block)
+    return block.descriptor, number
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _padded(size: int) -> int:
+    return size + -size % ALIGNMENT
 
 
 def _reduce(batch: Batch) -> Any:
@@ -49,62 +145,64 @@ def _reduce(batch: Batch) -> Any:
     except (TypeError, RuntimeError):  # on another device, or of a type that NumPy has not
         return batch.__reduce_ex__(2)
     layout: Layout = []
-    pieces: list[Any] = []
     end = 0
     for name, array in arrays.items():
-        data = array.reshape(-1).view(np.uint8).data
         layout.append((name, array.dtype.str, array.shape, end))
-        pieces += [data, bytes(-len(data) % ALIGNMENT)]
-        end += len(data) + len(pieces[-1])
-    rest = {"ids": tuple(batch.ids), "padding_side": batch.padding_side, "weight": batch.weight,
-            "position": batch.position}
-    if end >= LARGE and get_worker_info() is not None and hasattr(os, "memfd_create"):
+        end += _padded(array.nbytes)
+    pieces = [array.reshape(-1).view(np.uint8) for array in arrays.values()]
+    rest = (_packed(batch.ids), batch.padding_side, batch.weight, batch.position)
+    if end >= LARGE and HAS_BLOCKS and get_worker_info() is not None:
         try:
-            return _open_block, (os.getpid(), _share(pieces, end), end, layout, rest)
+            return _open_block, (os.getpid(), *_send(pieces, end), end, layout, rest)
         except OSError:
             pass  # no more descriptors or memory: the pipe does it too
-    return _open_bytes, (b"".join(pieces), layout, rest)
+    parts = [part for piece in pieces for part in (piece.data, bytes(_padded(len(piece)) - len(piece)))]
+    return _open_bytes, (b"".join(parts), layout, rest)
 
 
-def _share(pieces: list[Any], size: int) -> int:
-    """Put the pieces into a block of shared memory; return its descriptor. Lets go of the blocks that were opened."""
-    for descriptor, end in [entry for entry in _sent if os.pread(entry[0], 1, entry[1]) == OPENED]:
-        _sent.remove((descriptor, end))
-        os.close(descriptor)
-    descriptor = os.memfd_create("seqpipe")
+def _packed(ids: Sequence[str]) -> tuple[int | None, Any]:
+    """Return B and the texts as one, which pickles at once; None and the texts where one has a NUL in it."""
     try:
-        os.ftruncate(descriptor, size + 1)  # the last byte becomes OPENED when the parent has opened the block
-        at = 0
-        for piece in pieces:
-            while len(piece):
-                written = os.pwrite(descriptor, piece, at)
-                at, piece = at + written, piece[written:]
-    except OSError:
-        os.close(descriptor)
-        raise
-    _sent.append((descriptor, size))
-    return descriptor
+        texts = tuple(ids)
+    except SeqpipeError as error:  # raised here, it would be lost and the parent wait for ever
+        return len(ids), error
+    joined = "\0".join(texts)
+    return (len(texts), joined) if joined.count("\0") == len(texts) - 1 else (None, texts)
 
 
-def _open_block(process: int, descriptor: int, size: int, layout: Layout, rest: dict[str, Any]) -> Batch:
+def _unpacked(texts: str | SeqpipeError) -> list[str]:
+    if isinstance(texts, SeqpipeError):
+        raise texts
+    return texts.split("\0")
+
+
+def _open_block(process: int, descriptor: int, number: int, size: int, layout: Layout, rest: Rest) -> Batch:
+    buffer = np.empty(size, np.uint8)
     try:
-        own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        block = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        try:
+            if os.pread(block, len(TAKEN), 0) != number.to_bytes(len(TAKEN), "little"):
+                raise OSError("it was opened before")
+            data, at = buffer.data, ALIGNMENT
+            while len(data):
+                read = os.preadv(block, [data], at)
+                if not read:
+                    raise OSError("it is cut short")
+                data, at = data[read:], at + read
+            os.pwrite(block, TAKEN, 0)
+        finally:
+            os.close(block)
     except OSError as error:
         raise SeqpipeError(f"a batch of {size} bytes from loader process {process} cannot be opened ({error}); use "
                            "num_workers=0, or smaller batches") from None
-    try:
-        block = mmap.mmap(own, size + 1, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
-        os.pwrite(own, OPENED, size)
-    finally:
-        os.close(own)
-    return _batch(block, layout, rest)
+    return _batch(buffer, layout, rest)
 
 
-def _open_bytes(data: bytes, layout: Layout, rest: dict[str, Any]) -> Batch:
+def _open_bytes(data: bytes, layout: Layout, rest: Rest) -> Batch:
     return _batch(bytearray(data), layout, rest)
 
 
-def _batch(buffer: Any, layout: Layout, rest: dict[str, Any]) -> Batch:
+def _batch(buffer: Any, layout: Layout, rest: Rest) -> Batch:
     """Return a batch whose tensors lie in ``buffer`` and keep it alive."""
     tensors: dict[str, Any] = {}
     tracks: dict[str, Tensor] = {}
@@ -114,4 +212,6 @@ def _batch(buffer: Any, layout: Layout, rest: dict[str, Any]) -> Batch:
             tracks[name.removeprefix("tracks/")] = tensor
         else:
             tensors[name] = tensor
-    return Batch(**tensors, tracks=tracks, **rest)
+    (count, texts), padding_side, weight, position = rest
+    ids = texts if count is None else Texts(partial(_unpacked, texts), count)
+    return Batch(**tensors, ids=ids, tracks=tracks, padding_side=padding_side, weight=weight, position=position)

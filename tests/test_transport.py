@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader
 from seqpipe import transport
 from seqpipe.batch import Batch
 from seqpipe.collate import fill
-from seqpipe.errors import SeqpipeError
+from seqpipe.errors import SeqpipeError, StoreError
 from seqpipe.sequences import SequenceDataset
 
 Sample = tuple[np.ndarray, dict[str, Any]]
@@ -155,7 +157,113 @@ sys.stdin.read()
 
 
 @needs_blocks
-def test_a_block_that_cannot_be_opened_is_one_sentence() -> None:
-    """The worker has ended, say."""
+def test_a_block_that_cannot_be_opened_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has ended, say; or its batch was taken before, and the block may hold another."""
     with pytest.raises(SeqpipeError, match="from loader process 0 cannot be opened .*; use num_workers=0"):
-        transport._open_block(0, 0, 10, [], {})
+        transport._open_block(0, 0, 1, 10, [], ((None, ()), "right", 1.0, None))
+    monkeypatch.setattr(transport, "LARGE", 1)
+    monkeypatch.setattr(transport, "get_worker_info", lambda: True)
+    batch = fill(make_samples(5, 5))
+    function, arguments = transport._reduce(batch)
+    assert same(function(*arguments), batch)
+    with pytest.raises(SeqpipeError, match="cannot be opened .it was opened before.; use num_workers=0"):
+        function(*arguments)
+
+
+def small_blocks(number: int) -> None:
+    transport.LARGE = transport.IN_PLACE = 1
+
+
+def no_descriptor(number: int) -> None:
+    small_blocks(number)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, 1024))
+
+
+def no_memory(number: int) -> None:
+    small_blocks(number)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # of files, which shared memory is to the system
+
+
+@needs_blocks
+@pytest.mark.parametrize("start", [always_blocks, small_blocks, no_descriptor, no_memory])
+def test_batches_that_are_kept_stay_as_they_are(amp_store: Path, start: Callable[[int], None]) -> None:
+    """All batches of an epoch at once are those without workers: copied to blocks, made in them, or in the pipe."""
+    dataset = SequenceDataset(amp_store)
+    kept = list(DataLoader(dataset, batch_size=64, collate_fn=fill, num_workers=2, worker_init_fn=start))
+    wanted = list(DataLoader(dataset, batch_size=64, collate_fn=fill))
+    assert len(kept) == len(wanted) and all(map(same, kept, wanted))
+
+
+class Keeping:
+    """Collate, keep all batches, and send each again after the next; refuse to go on where one has changed."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Batch, torch.Tensor]] = []
+
+    def __call__(self, samples: Any) -> Batch:
+        assert all(torch.equal(batch.sequences, sequences) for batch, sequences in self.kept)
+        if len(self.kept) % 2 or not self.kept:
+            batch = fill(samples)
+            self.kept.append((batch, batch.sequences.clone()))
+        else:
+            batch = self.kept[-2][0]
+            self.kept.append(self.kept[-2])
+        return batch
+
+
+@needs_blocks
+@pytest.mark.parametrize("start", [always_blocks, small_blocks])
+def test_batches_that_a_worker_keeps_stay_as_they_are(amp_store: Path, start: Callable[[int], None]) -> None:
+    """What is written to a batch that arrived is not seen there; one that is sent again arrives as at first."""
+    dataset, keeping = SequenceDataset(amp_store), Keeping()
+    wanted = [keeping(dataset.__getitems__(range(first, first + 8))) for first in range(0, 400, 8)]
+    rows = [list(range(first, first + 8)) for first in range(0, 400, 8)]
+    loader = DataLoader(dataset, batch_sampler=rows, collate_fn=Keeping(), num_workers=1, worker_init_fn=start)
+    for batch, expected in zip(loader, wanted, strict=True):
+        assert same(batch, expected)
+        batch.sequences.fill_(1)
+
+
+@needs_blocks
+def test_a_batch_that_is_sent_twice_at_once_arrives_twice(amp_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block that it was made in is sent once."""
+    monkeypatch.setattr(transport, "get_worker_info", lambda: True)
+    monkeypatch.setattr(transport, "IN_PLACE", 1)
+    monkeypatch.setattr(transport, "LARGE", 1)
+    batch = fill(SequenceDataset(amp_store).__getitems__([5, 3, 8]))
+    sent = [transport._reduce(batch) for _ in range(2)]
+    assert all(same(function(*arguments), batch) for function, arguments in sent)
+
+
+@needs_blocks
+def test_a_rare_large_batch_does_not_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block shrinks when the next batch in it is small."""
+    monkeypatch.setattr(transport, "LARGE", 1)
+    monkeypatch.setattr(transport, "get_worker_info", lambda: True)
+    for count, most in ((1 << 20, 2 << 20), (1000, 1 << 14)):
+        function, arguments = transport._reduce(Batch(torch.ones(1, count), torch.ones(1).long(), torch.ones(1).long()))
+        assert function(*arguments).sequences.sum() == count
+        assert os.fstat(arguments[1]).st_blocks * 512 <= most * 4
+
+
+@pytest.mark.parametrize("ids", [(), ("",), ("", ""), ("a", "", "é"), ("a\0b", "c"), ("\0",)])
+def test_ids_arrive_whatever_is_in_them(ids: tuple[str, ...]) -> None:
+    """Also none, empty ones, and the character between them on the way."""
+    count = max(1, len(ids))
+    function, arguments = transport._reduce(Batch(torch.ones(count, 3), torch.ones(count), torch.ones(count), ids=ids))
+    arrived = function(*pickle.loads(pickle.dumps(arguments))).ids
+    assert len(arrived) == len(ids) and tuple(arrived) == ids
+
+
+def test_an_id_that_is_damaged_is_said_where_it_is_looked_at(amp_store: Path, tmp_path: Path) -> None:
+    """As without workers; the loader does not wait for ever for a batch that cannot be sent."""
+    path = tmp_path / "damaged.h5"
+    data = bytearray(amp_store.read_bytes())
+    ids = SequenceDataset(amp_store).store.metadata["id"]
+    at = data.index("".join(ids[i] for i in range(20)).encode())
+    data[at + 3] ^= 1
+    path.write_bytes(data)
+    batch = next(iter(DataLoader(SequenceDataset(path), batch_size=8, collate_fn=fill, num_workers=1)))
+    assert len(batch.ids) == len(batch) == 8
+    with pytest.raises(StoreError, match="damaged"):
+        batch.ids[0]
