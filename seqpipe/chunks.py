@@ -10,7 +10,6 @@ inflated: it must give exactly its bytes, and the Adler-32 at its end must be th
 from __future__ import annotations
 
 import operator
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,6 +17,11 @@ from typing import Any
 import numpy as np
 
 from seqpipe.layout import Extent
+
+try:  # extra "fast": the same bytes, under the same Adler-32, in half the time
+    from isal import isal_zlib as zlib
+except ImportError:
+    import zlib  # type: ignore[no-redef]
 
 Check = Callable[[int, memoryview], None]
 
@@ -129,18 +133,18 @@ class Chunks:
         inflate = zlib.decompressobj()
         try:  # one byte more than expected, if there is one, and never a thousand times as many
             data = inflate.decompress(self._data[start : start + size], self.chunk_bytes + 1)
-        except zlib.error as error:
+        except zlib.error as error:  # type: ignore[misc]  # isal's types have an instance here
             raise self._bad(k, f"cannot be inflated ({error})") from None
         if len(data) != self.chunk_bytes or not inflate.eof:
             more = " or more" * (len(data) > self.chunk_bytes)
             raise self._bad(k, f"inflates to {len(data)} bytes{more}; expected {self.chunk_bytes} and an end")
         self.num_inflated += len(data)
         if self.itemsize > 1:  # bytes of the same place in a number lie together
-            shuffled = np.frombuffer(data, "u1").reshape(self.itemsize, -1)
-            numbers = np.empty(shuffled.shape[::-1], "u1")
-            for i, part in enumerate(shuffled):  # a quarter of the time that a copy of the transpose takes
-                numbers[:, i] = part
-            return numbers.reshape(-1).data
+            size, count = self.itemsize, len(data) // self.itemsize
+            numbers = bytearray(len(data))
+            for i in range(size):  # half of the time that a copy of the transpose takes
+                numbers[i::size] = data[i * count : (i + 1) * count]
+            return memoryview(numbers)
         return memoryview(data)
 
     def _bad(self, k: int, finding: str) -> Exception:

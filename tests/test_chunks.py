@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from seqpipe import get_dataloader
 from seqpipe.chunks import Chunks
 from seqpipe.description import describe
 from seqpipe.ingest import preprocess
-from seqpipe.layout import CHUNK
+from seqpipe.layout import CHUNK, Extent
 from seqpipe.merging import merge
 from seqpipe.options import DescribeOptions, MergeOptions, PreprocessOptions, VerifyOptions
 from seqpipe.sequences import SequenceDataset
@@ -151,6 +152,33 @@ def test_each_chunk_of_a_batch_is_inflated_once(tmp_path: Path, monkeypatch: pyt
     next(iter(get_dataloader(dataset, batch_size=len(dataset), shuffle=True)))
     assert chunks.num_inflated == chunks.nbytes and len(rows) == len(dataset)
     assert chunks.chunk.cache_info().currsize == 3
+
+
+@pytest.mark.parametrize("inflater", ["zlib", "isal.isal_zlib"])
+def test_a_damaged_chunk_is_refused_or_gives_what_was_packed(inflater: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By zlib and by what the extra ``fast`` has instead: any bit may be flipped, any byte missing, bytes too many."""
+    monkeypatch.setattr("seqpipe.chunks.zlib", pytest.importorskip(inflater))
+    numbers = np.random.default_rng(0).integers(0, 5, 300).astype("<u2")
+    packed = zlib.compress(numbers.view("u1").reshape(-1, 2).T.tobytes(), 4)
+
+    def inflated(data: bytes) -> bytes:
+        chunks = Chunks(Extent(0, (300,), numbers.dtype, 300), np.array([[0, len(data)]], "<u8"), memoryview(data),
+                        lambda finding, low, high: ValueError(finding))
+        return chunks[:].tobytes()
+
+    assert inflated(packed) == numbers.tobytes()
+    flipped = [bytes([*packed[:i], packed[i] ^ 1 << bit, *packed[i + 1 :]]) for i in range(len(packed))
+               for bit in range(8)]
+    cut = [packed[:length] for length in range(1, len(packed))]
+    more = [zlib.compress(bytes(size), 4) for size in (599, 601, 10**8)]
+    refused = 0
+    for data in (*flipped, *cut, *more):
+        try:
+            assert inflated(data) == numbers.tobytes()
+        except ValueError as error:
+            assert "cannot be inflated" in str(error) or "expected 600 and an end" in str(error)
+            refused += 1
+    assert refused >= len(cut) + len(more) + len(flipped) - 8  # of the first two bytes, a few bits mean nothing
 
 
 def test_stores_merge_into_a_compressed_one(tmp_path: Path, pairs: list[tuple[Path, Path]]) -> None:
