@@ -7,7 +7,7 @@ B sequences, T the padded length, C channels; always batch first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,9 @@ class Texts(Sequence[str]):
         if self._read is not None:
             self._texts, self._read = self._read(), None
         return self._texts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented

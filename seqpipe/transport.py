@@ -30,8 +30,10 @@ from seqpipe.batch import Batch, Texts
 from seqpipe.errors import SeqpipeError
 
 LARGE = 1 << 14  # bytes of a batch from which a block is faster than the pipe
+LARGEST = 1 << 30  # bytes; the system moves a little less than 2 GiB in one call
 IN_PLACE = 1 << 18  # bytes of sequences from which they are collated in the block; below, C joins them faster
 ALIGNMENT = 64  # bytes; a block has its tensors after as many, which begin with the number of the batch in it
+PADDING = bytes(ALIGNMENT)
 TAKEN = bytes(8)  # that number when the parent has copied the batch
 HAS_BLOCKS = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
@@ -68,7 +70,7 @@ def room(size: int) -> np.ndarray | None:
 
     None where there is nothing to win: outside of loader processes, for small batches, without memory.
     """
-    if size < IN_PLACE or not HAS_BLOCKS or get_worker_info() is None:
+    if not IN_PLACE <= size <= LARGEST or not HAS_BLOCKS or get_worker_info() is None:
         return None
     end = ALIGNMENT + size
     try:
@@ -102,29 +104,26 @@ def _take(size: int) -> _Block:
     return _Block()
 
 
-def _send(pieces: list[np.ndarray], end: int) -> tuple[int, int]:
-    """Put the pieces into a block; return its descriptor and the number of what is in it."""
-    start, block = ALIGNMENT, _rooms.pop((_address(pieces[0]), len(pieces[0])), None)
-    in_place = block is not None and block.process == os.getpid()
-    if in_place:
-        start, pieces = start + _padded(len(pieces[0])), pieces[1:]
+def _send(parts: list[Any], end: int) -> tuple[int, int]:
+    """Put the parts, first the sequences and their padding, into a block; return its descriptor and number."""
+    number = next(_numbers)
+    head = number.to_bytes(ALIGNMENT, "little")
+    block = _rooms.pop((_address(parts[0]), len(parts[0])), None)
+    if block is not None and block.process == os.getpid():
+        start = ALIGNMENT + _padded(len(parts[0]))
+        _write(block, parts[2:], start, ALIGNMENT + end - start)
+        os.pwrite(block.descriptor, head, 0)
     else:
         block = _take(ALIGNMENT + end)
-    assert block is not None
-    if block.size < ALIGNMENT + end:
-        os.ftruncate(block.descriptor, ALIGNMENT + end)
-        block.size = ALIGNMENT + end
-    for piece in pieces:
-        data, at = piece.data, start
-        while len(data):
-            written = os.pwrite(block.descriptor, data, at)
-            data, at = data[written:], at + written
-        start += _padded(len(piece))
-    number = next(_numbers)
-    os.pwrite(block.descriptor, number.to_bytes(len(TAKEN), "little"), 0)
-    if not in_place:
+        _write(block, [head, *parts], 0, ALIGNMENT + end)
         _blocks.append(block)
     return block.descriptor, number
+
+
+def _write(block: _Block, parts: list[Any], start: int, size: int) -> None:
+    if os.pwritev(block.descriptor, parts, start) < size:
+        raise OSError("no room for it")
+    block.size = max(block.size, start + size)
 
 
 def _address(array: np.ndarray) -> int:
@@ -149,14 +148,15 @@ def _reduce(batch: Batch) -> Any:
     for name, array in arrays.items():
         layout.append((name, array.dtype.str, array.shape, end))
         end += _padded(array.nbytes)
-    pieces = [array.reshape(-1).view(np.uint8) for array in arrays.values()]
+    parts: list[Any] = []
+    for array in arrays.values():
+        parts += [array.reshape(-1).view(np.uint8), PADDING[: -array.nbytes % ALIGNMENT]]
     rest = (_packed(batch.ids), batch.padding_side, batch.weight, batch.position)
-    if end >= LARGE and HAS_BLOCKS and get_worker_info() is not None:
+    if LARGE <= end <= LARGEST and HAS_BLOCKS and get_worker_info() is not None:
         try:
-            return _open_block, (os.getpid(), *_send(pieces, end), end, layout, rest)
+            return _open_block, (os.getpid(), *_send(parts, end), end, layout, rest)
         except OSError:
             pass  # no more descriptors or memory: the pipe does it too
-    parts = [part for piece in pieces for part in (piece.data, bytes(_padded(len(piece)) - len(piece)))]
     return _open_bytes, (b"".join(parts), layout, rest)
 
 
@@ -177,18 +177,12 @@ def _unpacked(texts: str | SeqpipeError) -> list[str]:
 
 
 def _open_block(process: int, descriptor: int, number: int, size: int, layout: Layout, rest: Rest) -> Batch:
-    buffer = np.empty(size, np.uint8)
+    head, buffer = bytearray(ALIGNMENT), np.empty(size, np.uint8)
     try:
         block = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
         try:
-            if os.pread(block, len(TAKEN), 0) != number.to_bytes(len(TAKEN), "little"):
+            if os.preadv(block, [head, buffer.data], 0) < len(head) + size or int.from_bytes(head, "little") != number:
                 raise OSError("it was opened before")
-            data, at = buffer.data, ALIGNMENT
-            while len(data):
-                read = os.preadv(block, [data], at)
-                if not read:
-                    raise OSError("it is cut short")
-                data, at = data[read:], at + read
             os.pwrite(block, TAKEN, 0)
         finally:
             os.close(block)
