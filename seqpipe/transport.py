@@ -54,6 +54,7 @@ class _Block:
         self.size = 0
         self.memory: mmap.mmap | None = None
         self.held: Callable[[], np.ndarray | None] = lambda: None
+        self.place = (0, 0)
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -83,8 +84,8 @@ def room(size: int) -> np.ndarray | None:
     except OSError:
         return None
     array = np.frombuffer(block.memory, np.uint8, size, ALIGNMENT)
-    block.held = weakref.ref(array)
-    _rooms[_address(array), size] = block
+    block.held, block.place = weakref.ref(array), (_address(array), size)
+    _rooms[block.place] = block
     _blocks.append(block)
     return array
 
@@ -96,6 +97,7 @@ def _take(size: int) -> _Block:
         if block.process != os.getpid():
             continue  # of the process that this one was forked from
         if block.held() is None and os.pread(block.descriptor, len(TAKEN), 0) in (TAKEN, b""):
+            _rooms.pop(block.place, None)  # never sent: its memory may move, and another array come to lie there
             if block.size > 4 * size:  # after a rare large batch
                 block.memory, block.size = None, 0
                 os.ftruncate(block.descriptor, 0)
@@ -109,7 +111,7 @@ def _send(parts: list[Any], end: int) -> tuple[int, int]:
     number = next(_numbers)
     head = number.to_bytes(ALIGNMENT, "little")
     block = _rooms.pop((_address(parts[0]), len(parts[0])), None)
-    if block is not None and block.process == os.getpid():
+    if block is not None and block.process == os.getpid() and block.held() is not None:
         start = ALIGNMENT + _padded(len(parts[0]))
         _write(block, parts[2:], start, ALIGNMENT + end - start)
         os.pwrite(block.descriptor, head, 0)

@@ -236,6 +236,20 @@ def test_a_batch_that_is_sent_twice_at_once_arrives_twice(amp_store: Path, monke
 
 
 @needs_blocks
+def test_batches_that_are_never_sent_leave_nothing(amp_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block does for all of them, and no other array is taken for one that lay in it."""
+    monkeypatch.setattr(transport, "get_worker_info", lambda: True)
+    monkeypatch.setattr(transport, "IN_PLACE", 1)
+    transport._blocks.clear()
+    dataset = SequenceDataset(amp_store)
+    for count in (5, 300, 1, 40, 2):
+        fill(dataset.__getitems__(range(count)))
+        assert len(transport._blocks) == len(transport._rooms) == 1
+    transport._take(1)
+    assert not transport._rooms
+
+
+@needs_blocks
 def test_a_rare_large_batch_does_not_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block shrinks when the next batch in it is small."""
     monkeypatch.setattr(transport, "LARGE", 1)
