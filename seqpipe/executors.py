@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -77,14 +77,11 @@ class Crew:
                 elif future is not None and not future.done() and self._waiting:
                     chosen = self._waiting.popleft()
             if chosen == number and future is not None:
-                try:
-                    self.seconds += future.result(timeout=POLL)
+                if wait([future], POLL).done:
+                    self.seconds += future.result()
                     return
-                except TimeoutError:
-                    if future.done():
-                        raise
-                    meanwhile()
-                    continue
+                meanwhile()
+                continue
             self._done[chosen] = None
             try:
                 here(self._jobs[chosen])

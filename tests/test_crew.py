@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from seqpipe import executors
 from seqpipe.errors import SeqpipeError
 from seqpipe.executors import Crew, open_crew
 
@@ -87,6 +88,33 @@ def test_this_process_works_while_others_are_at_it() -> None:
             crew.finish(number, run, lambda: None)
     here = threading.current_thread().name
     assert where == {0: here, 1: "other_0", 2: here}
+
+
+def test_a_timeout_of_a_job_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job raises is never taken for the crew's own look at the clock, however long it was at it."""
+    monkeypatch.setattr(executors, "POLL", 0.001)
+    gate, looks = threading.Event(), []
+
+    def run(job: int) -> None:
+        if job == 1:
+            assert gate.wait(30)
+            raise TimeoutError("the disk did not answer")
+
+    def here(job: int) -> None:
+        while not crew._futures:  # until the other has the next one
+            time.sleep(0.001)
+
+    def meanwhile() -> None:
+        looks.append(1)
+        gate.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        crew = Crew(executor, 1)
+        crew.start(run, {0: 0, 1: 1})
+        crew.finish(0, here, meanwhile)
+        with pytest.raises(TimeoutError, match="the disk did not answer"):
+            crew.finish(1, here, meanwhile)
+    assert looks
 
 
 def test_nothing_is_handed_out_after_the_stop() -> None:
