@@ -111,28 +111,26 @@ class WindowPlan:
 
     Attributes:
         indices: (m,) int64, the batches end to end, as cut.
-        bounds: b + 1 ascending: batch k as cut is ``indices[bounds[k]:bounds[k + 1]]``.
-        order: the b batches as they are visited.
+        starts, stops: batch i, as they are visited, is ``indices[starts[i]:stops[i]]``.
         shortest: index of a shortest sequence of the window; -1 in an empty one.
         num_long: sequences over the budget that the window met.
         most_padded: with ``longest_first`` the elements of its first batch, padding included; else 0.
     """
 
     indices: np.ndarray
-    bounds: list[int]
-    order: list[int]
+    starts: list[int]
+    stops: list[int]
     shortest: int
     num_long: int
     most_padded: int
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return len(self.order)
+        return len(self.starts)
 
     def __getitem__(self, i: int) -> np.ndarray:
         """Return batch i in visiting order, 0 <= i < len(self)."""
-        k = self.order[i]
-        return self.indices[self.bounds[k] : self.bounds[k + 1]]
+        return self.indices[self.starts[i] : self.stops[i]]
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[i] for i in range(len(self)))
@@ -161,12 +159,12 @@ def plan_window(lengths: Any, settings: PlanSettings, *, epoch: int, window: int
         indices = draw(sums, uniform(bits(stop - start)))
     elif settings.shuffle and len(windows) > 1:
         indices = windows.indices(window)
-    sizes = lengths_between(lengths, start, stop) if indices is None else _int64(lengths[indices])
+    sizes = lengths_between(lengths, start, stop) if indices is None else _whole(lengths[indices])
     kept, sizes, num_long = _kept(indices, start, sizes, bits, settings, is_last=stop == len(lengths))
     if kept is not None:
         indices = kept + start if indices is None else indices[kept]
     if not len(sizes):
-        return WindowPlan(sizes, [0], [], -1, num_long, 0)
+        return WindowPlan(sizes, [], [], -1, num_long, 0)
     shortest = int(sizes.argmin())
     if sizes[shortest] < 0:
         raise ValueError(f"lengths: sequence {_index(indices, start, shortest)} has length {sizes[shortest]}; "
@@ -179,7 +177,7 @@ def plan_window(lengths: Any, settings: PlanSettings, *, epoch: int, window: int
         sizes = padded(sizes[order], settings.pad_to_multiple)
     bounds = cut(sizes, batch_size=settings.batch_size, max_tokens=settings.max_tokens, falling=settings.bucket,
                  drop_last=settings.drop_last)
-    if indices is None:
+    if indices is None and start:
         order += start
     as_cut = order if indices is None else indices[order]
     visits = np.arange(len(bounds) - 1)
@@ -195,7 +193,8 @@ def plan_window(lengths: Any, settings: PlanSettings, *, epoch: int, window: int
     if settings.longest_first and len(visits):
         first, most = largest(sizes, bounds)
         visits = np.concatenate([[first], visits[visits != first]])
-    return WindowPlan(as_cut, bounds.tolist(), visits.tolist(), _index(indices, start, shortest), num_long, most)
+    return WindowPlan(as_cut, bounds[visits].tolist(), bounds[visits + 1].tolist(), _index(indices, start, shortest),
+                      num_long, most)
 
 
 def plan_batches(lengths: Any, *, epoch: int = 0, **options: Any) -> list[np.ndarray]:
@@ -229,18 +228,19 @@ def padding_share(lengths: np.ndarray, batches: list[np.ndarray], *, pad_to_mult
 
 
 def lengths_between(lengths: Any, start: int, stop: int) -> np.ndarray:
-    """Return ``lengths[start:stop]`` as int64."""
+    """Return ``lengths[start:stop]``, int64 or int32."""
     try:
-        return _int64(lengths[start:stop])
+        return _whole(lengths[start:stop])
     except TypeError:  # computed ones may take nothing but index arrays
-        return _int64(lengths[np.arange(start, stop)])
+        return _whole(lengths[np.arange(start, stop)])
 
 
-def _int64(sizes: Any) -> np.ndarray:
+def _whole(sizes: Any) -> np.ndarray:
+    """Return lengths as they are where they are int32, of half the time to look at; else as int64."""
     found = np.asarray(sizes)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise ValueError(f"lengths: found {found.dtype} of shape {found.shape}; expected one whole number a sequence")
-    return found.astype(np.int64, copy=False)
+    return found if found.dtype == np.int32 else found.astype(np.int64, copy=False)
 
 
 def _index(indices: np.ndarray | None, start: int, place: int) -> int:
@@ -259,14 +259,16 @@ def _kept(indices: np.ndarray | None, start: int, sizes: np.ndarray, bits: Rando
         left = len(sizes) - extra
         kept = np.sort(sort_order(bits(len(sizes)))[:left]) if settings.shuffle else np.arange(left)
         return kept, sizes[kept], 0
+    if not len(sizes) or sizes.max() <= settings.longest_allowed:
+        return None, sizes, 0
     long = sizes > settings.longest_allowed
     num_long = int(np.count_nonzero(long))
-    if num_long and settings.on_long == "error":
+    if settings.on_long == "error":
         i = int(long.argmax())
         raise long_error(_index(indices, start, i), int(sizes[i]), settings)
-    if num_long and settings.on_long == "skip":
+    if settings.on_long == "skip":
         return np.flatnonzero(~long), sizes[~long], num_long
-    if num_long and settings.on_long == "truncate":
+    if settings.on_long == "truncate":
         sizes = np.minimum(sizes, settings.longest_allowed)
     return None, sizes, num_long
 

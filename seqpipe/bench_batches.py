@@ -2,9 +2,9 @@
 
 Place in the flow: made lengths -> batching, other samplers -> [bench_batches] -> a table.
 
-Columns: padding; batches; the time to plan an epoch, and its share of reading and padding that epoch
-(``fill``, batches of 64); real tokens a second through an LSTM, forward and backward; and of all pairs of
-sequences that share a batch, the share that meet again in the next epoch.
+Columns: padding; batches; processor time to plan an epoch, and its share of that of an epoch of our
+loader (``fill``, batches of 64, its own planning included); real tokens a second through an LSTM, forward and
+backward; and of all pairs of sequences that share a batch, the share that meet again in the next epoch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ import numpy as np
 import torch
 
 from seqpipe.batching import padding_share, plan_batches
-from seqpipe.bench_peers import torch_loader
 from seqpipe.bench_store import make_store
 from seqpipe.collate import fill
+from seqpipe.dataloader import get_dataloader
 from seqpipe.options import BenchOptions
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset
 
 BATCH_SIZE = 64
+OURS: dict[str, dict[str, Any]] = {  # with max_tokens where there is no batch_size
+    "random, batch 64": {"batch_size": BATCH_SIZE, "bucket": False},
+    "seqpipe, batch 64": {"batch_size": BATCH_SIZE},
+    "seqpipe, batch 64, tight (mixing=0)": {"batch_size": BATCH_SIZE, "mixing": 0},
+    "seqpipe, max_tokens": {},
+    "seqpipe, max_tokens, tight (mixing=0)": {"mixing": 0},
+}
 Plan = Callable[[int], Iterable[Any]]  # epoch -> batches, each a list of indices
 
 
@@ -77,10 +84,15 @@ def run(options: BenchOptions) -> Table:
         plans = _plans(lengths, max_tokens, options.seed)
         epochs = {name: [[list(batch) for batch in plan(epoch)] for epoch in (0, 1)]
                   for name, plan in plans.items() if plan}
-        planning = {name: median(_seconds(plan) for _ in range(options.rounds if "seqpipe" in name else 1))
-                    for name, plan in plans.items() if plan}
-        fill_epoch = median(_seconds(lambda _: torch_loader(dataset, fill)(epochs["seqpipe, batch 64"][0], 0))
-                            for _ in range(options.rounds))
+        loader = get_dataloader(dataset, BATCH_SIZE, shuffle=True, seed=options.seed, num_workers=0, pin_memory=False)
+        _seconds(lambda _: loader, 0)  # checks what it touches
+        # In turns, so that a machine that slows down favours none; each round another epoch, which no plan is kept of.
+        turns = [
+            ({name: _seconds(plan, epoch) for name, plan in plans.items() if plan and (epoch == 2 or name in OURS)},
+             _seconds(lambda _: loader, epoch)) for epoch in range(2, 2 + options.rounds)
+        ]
+        planning = {name: median(plans_s[name] for plans_s, _ in turns if name in plans_s) for name in epochs}
+        fill_epoch = median(seconds for _, seconds in turns)
         speeds = _lstm_speeds(dataset, {name: found[0] for name, found in epochs.items()}, options)
     rows = [Row(name) if plan is None else Row(
         name, 100 * padding_share(lengths, [np.array(batch) for batch in epochs[name][0]]), len(epochs[name][0]),
@@ -112,17 +124,14 @@ def _plans(lengths: np.ndarray, max_tokens: int, seed: int) -> dict[str, Plan | 
     def ours(**settings: Any) -> Plan:
         sampler = LengthBatchSampler(lengths, **{"shuffle": True, "bucket": True, "seed": seed, **settings})
 
-        def plan(epoch: int) -> Iterable[list[int]]:
+        def plan(epoch: int) -> Iterable[np.ndarray]:
             sampler.set_epoch(epoch)
-            return sampler
+            return (indices for indices, _, _ in sampler.steps())
         return plan
 
     return {
-        "random, batch 64": ours(batch_size=BATCH_SIZE, bucket=False),
-        "seqpipe, batch 64": ours(batch_size=BATCH_SIZE),
-        "seqpipe, batch 64, tight (mixing=0)": ours(batch_size=BATCH_SIZE, mixing=0),
-        "seqpipe, max_tokens": ours(max_tokens=max_tokens),
-        "seqpipe, max_tokens, tight (mixing=0)": ours(max_tokens=max_tokens, mixing=0),
+        **{name: ours(**settings, **({} if "batch_size" in settings else {"max_tokens": max_tokens}))
+           for name, settings in OURS.items()},
         "Hugging Face LengthGroupedSampler": _length_grouped(lengths, seed),
         "lhotse DynamicBucketingSampler, 30": _dynamic_bucketing(lengths, max_tokens, seed),
     }
@@ -167,11 +176,12 @@ def _dynamic_bucketing(lengths: np.ndarray, max_tokens: int, seed: int) -> Plan 
     return plan
 
 
-def _seconds(plan: Plan) -> float:
-    started = time.perf_counter()
-    for _ in plan(2):
+def _seconds(plan: Plan, epoch: int) -> float:
+    """Return the processor time to take all batches of an epoch."""
+    started = time.process_time()
+    for _ in plan(epoch):
         pass
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def _lstm_speeds(dataset: SequenceDataset, plans: dict[str, list[Any]], options: BenchOptions) -> dict[str, float]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from seqpipe.windows import RandomBits
 
-LEVELS = 64  # keys that lengths which count as equal take at least
-STEPS = 2**12  # places one by one, and then so many runs of places, at which the cut of a window is looked up
+LEVELS = 16  # keys that lengths which count as equal take at least
+STEPS = 2**11  # places one by one, and then so many runs of places, at which the cut of a window is looked up
 
 
 def sort_order(keys: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def falling_order(sizes: np.ndarray, bits: RandomBits, mixing: float) -> np.ndar
     point number are its key, in 32 bits with the place below (twice as fast to sort as 64) where that is fine enough.
 
     Args:
-        sizes: (m,) int64, m >= 1, each 0 or more.
+        sizes: (m,) int64 or int32, m >= 1, each 0 or more.
         bits: where random numbers come from.
         mixing: see PlanSettings.
     """
@@ -87,7 +87,7 @@ def padded(sizes: np.ndarray, multiple: int) -> np.ndarray:
     """Return lengths rounded up to a multiple, at least 1."""
     if sizes.min(initial=1) < 1:
         sizes = np.maximum(sizes, 1)
-    return sizes if multiple == 1 else -(-sizes // multiple) * multiple
+    return sizes if multiple == 1 else -(-sizes.astype(np.int64) // multiple) * multiple
 
 
 def cut(sizes: np.ndarray, *, batch_size: int | None, max_tokens: int | None, falling: bool, drop_last: bool
@@ -105,13 +105,14 @@ def cut(sizes: np.ndarray, *, batch_size: int | None, max_tokens: int | None, fa
         (b+1,) int64: batch k is ``bounds[k]:bounds[k + 1]``.
     """
     num_sequences, most = len(sizes), batch_size or len(sizes) + 1
+    starts: Any
     if max_tokens is None:
-        starts, full = list(range(0, num_sequences, most)), num_sequences % most == 0
+        starts, full = np.arange(0, num_sequences, most), num_sequences % most == 0
     elif falling:
         starts, full = _cut_falling(sizes, max_tokens, most)
     else:
         starts, full = _cut_any(sizes, max_tokens, most)
-    return np.array(starts if drop_last and not full else [*starts, num_sequences], np.int64)
+    return np.asarray(starts, np.int64) if drop_last and not full else np.append(starts, num_sequences)
 
 
 def largest(sizes: np.ndarray, bounds: np.ndarray) -> tuple[int, int]:
@@ -126,13 +127,13 @@ def _cut_falling(sizes: np.ndarray, max_tokens: int, most: int) -> tuple[list[in
     """Return the starts of batches, and whether the last is full.
 
     How long sequences are from a place on bounds the batch that starts there. It is known for each place of the
-    first, where lengths fall fast, and then for some fifty places together: the padding is the same.
+    first, where lengths fall fast, and then for some hundred places together: the padding is the same.
     """
     num_sequences, head = len(sizes), min(len(sizes), STEPS)
     width = max(1, (num_sequences - head) // STEPS)
     longest = np.maximum.reduceat(sizes, np.concatenate([np.arange(head), np.arange(head, num_sequences, width)]))
-    longest = np.maximum.accumulate(longest[::-1])[::-1]
-    rows = np.clip(max_tokens // longest, 1, most).data
+    longest = np.maximum.accumulate(longest[::-1])[::-1].astype(np.int64)
+    rows = np.minimum(np.maximum(max_tokens // longest, 1), most).tolist()
     starts, start = [], 0
     while start < num_sequences:
         starts.append(start)

@@ -102,6 +102,8 @@ class LengthBatchSampler(Sampler[list[int]]):
             raise OptionError("no sequences to batch: the data set is empty; choose another split or subset")
         if self._num_windows == 1:  # looked up once, not in each epoch
             self._lengths = lengths_between(self._lengths, 0, len(self._lengths))
+            if self._lengths.min() >= 0 and self._lengths.max() < 2**31:
+                self._lengths = self._lengths.astype(np.int32)
         if max_tokens is not None and len(self._lengths) <= MOST_AT_ONCE:
             check_budget(self._extremes[1], self._extremes[3], self._extremes[2], self.settings)
 
@@ -206,11 +208,11 @@ class LengthBatchSampler(Sampler[list[int]]):
         window, first = self._located(epoch, *place)
         while window < self._num_windows:
             plan = self._plan(epoch, window)
-            indices, bounds, order = plan.indices, plan.bounds, plan.order  # the inner loop of an epoch
-            while (after := first + self.world_size) < len(plan.order):  # the start of the next step is in the window
-                k = order[first + self.rank]
-                yield indices[bounds[k] : bounds[k + 1]], (epoch, window, after), 1.0
-                first = after
+            # All steps but those that reach into the next window.
+            mine = slice(first + self.rank, None, self.world_size)
+            after = range(first + self.world_size, len(plan), self.world_size)
+            for a, b, first in zip(plan.starts[mine], plan.stops[mine], after, strict=False):
+                yield plan.indices[a:b], (epoch, window, first), 1.0
             own_window, own = self._located(epoch, window, first + self.rank)
             if own_window < self._num_windows:
                 batch, weight = self._plan(epoch, own_window)[own], 1.0

@@ -258,8 +258,8 @@ def test_of_very_many_sequences_one_window_is_known_to_come_first(weights, monke
     steps = list(one.steps())
     cost = [len(batch) * SKEWED[batch].max() for batch, _, _ in steps]
 
-    first = [cost[i] for i, (_, position, _) in enumerate(steps) if i == 0 or steps[i - 1][1][1] == 0]
-    assert len(first) < len(cost) and cost[0] == max(first)
+    in_first = 1 + next(i for i, (_, position, _) in enumerate(steps) if position[1])
+    assert in_first < len(cost) and cost[0] == max(cost[:in_first])
     assert not one._known and (weights is not None or SKEWED.argmax() in steps[0][0])
 
 
