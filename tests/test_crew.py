@@ -68,7 +68,7 @@ def test_failures_come_in_the_order_of_the_jobs(crew: Crew) -> None:
 
 def test_this_process_works_while_others_are_at_it() -> None:
     """What it waits for is done elsewhere meanwhile: a job that ends only when a later one was done here."""
-    later, began = threading.Event(), threading.Event()
+    first, later, began = threading.Event(), threading.Event(), threading.Event()
     where: dict[int, str] = {}
 
     def run(job: int) -> None:
@@ -79,9 +79,11 @@ def test_this_process_works_while_others_are_at_it() -> None:
         if job == 2:
             later.set()
         if job == 0:
+            first.set()
             assert began.wait(30)  # until the other has the next one
 
     with ThreadPoolExecutor(1, "other") as executor:
+        executor.submit(first.wait, 30)  # the other comes later
         crew = Crew(executor, 1)
         crew.start(run, {number: number for number in range(3)})
         for number in range(3):
@@ -93,7 +95,7 @@ def test_this_process_works_while_others_are_at_it() -> None:
 def test_a_timeout_of_a_job_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job raises is never taken for the crew's own look at the clock, however long it was at it."""
     monkeypatch.setattr(executors, "POLL", 0.001)
-    gate, looks = threading.Event(), []
+    first, gate, looks = threading.Event(), threading.Event(), []
 
     def run(job: int) -> None:
         if job == 1:
@@ -101,6 +103,7 @@ def test_a_timeout_of_a_job_is_an_error_like_others(monkeypatch: pytest.MonkeyPa
             raise TimeoutError("the disk did not answer")
 
     def here(job: int) -> None:
+        first.set()
         while not crew._futures:  # until the other has the next one
             time.sleep(0.001)
 
@@ -109,6 +112,7 @@ def test_a_timeout_of_a_job_is_an_error_like_others(monkeypatch: pytest.MonkeyPa
         gate.set()
 
     with ThreadPoolExecutor(1) as executor:
+        executor.submit(first.wait, 30)  # the other comes later
         crew = Crew(executor, 1)
         crew.start(run, {0: 0, 1: 1})
         crew.finish(0, here, meanwhile)
@@ -165,10 +169,10 @@ def test_a_worker_that_dies_is_told() -> None:
     """The job it was at fails; nobody waits for ever."""
     with open_crew(2, None) as crew:
         def here(job: int) -> None:
-            while not crew._futures:  # until the worker has the next job
+            while not crew._futures:  # until the worker has one
                 time.sleep(0.001)
 
         crew.start(died, dict.fromkeys(range(3), 0))
-        crew.finish(0, here, lambda: None)
         with pytest.raises(BrokenExecutor, match="terminated abruptly"):
-            crew.finish(1, here, lambda: None)
+            for number in range(3):
+                crew.finish(number, here, lambda: None)
