@@ -21,7 +21,7 @@ from seqpipe.collate import PADDINGS
 from seqpipe.device import count_cores
 from seqpipe.errors import LongSequenceError, OptionError
 from seqpipe.iteration import SequenceLoader, base_dataset, check_count
-from seqpipe.manifest import digest
+from seqpipe.manifest import data_digest
 from seqpipe.samplers import LengthBatchSampler
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import Data, ShardedStore
@@ -236,11 +236,9 @@ def _as_dataset(
 def _source(store: Store | ShardedStore) -> str:
     """Return a digest of the numbers and texts of all data: where a state resumes, the data are those of then.
 
-    The header of a store is left out: where the data came from, such as the name of a raw file, changes no batch.
+    Headers are left out: where the data came from, such as the name of a raw file, changes no batch.
     """
-    if isinstance(store, ShardedStore):
-        return store.manifest.digest
-    return digest({name: table for name, table in store.checksums.items() if name != "header"})
+    return store.manifest.data if isinstance(store, ShardedStore) else data_digest(store.checksums)
 
 
 def _located(error: LongSequenceError, dataset: SequenceDataset | Subset) -> OptionError:

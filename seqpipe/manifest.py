@@ -4,7 +4,7 @@ Place in the flow: merging -> [manifest] -> sharded.
 
     {"format": "seqpipe.manifest", "format_version": 1, "crc32": of "content" as ``_text`` writes it,
      "content": {"header": as the one merged store would have it, "types": dtype by column and track,
-                 "shards": [{"file": a name without separators, "size": bytes, "digest": see ``digest``,
+                 "shards": [{"file": a name without separators, "size": bytes, "digest", "data": see ``Shard``,
                              "rows": N, "values": M, "min_length": ..., "max_length": ...,
                              "splits": {name: number of rows}}, ...]}}
 
@@ -42,8 +42,8 @@ TEXT, LISTS = "text", "lists"  # the types of columns of texts, and of lists of 
 FEATURE_TYPES = NUMBER_TYPES | {np.dtype(code).name for code in NUMBER_TYPES}
 MOST = 2**62
 
-_SHARD = {"file": (str,), "size": (int,), "digest": (str,), "rows": (int,), "values": (int,), "min_length": (int,),
-          "max_length": (int,), "splits": {str: (int,)}}
+_SHARD = {"file": (str,), "size": (int,), "digest": (str,), "data": (str,), "rows": (int,), "values": (int,),
+          "min_length": (int,), "max_length": (int,), "splits": {str: (int,)}}
 _CONTENT = {"header": {}, "types": {str: (str,)}, "shards": [_SHARD]}
 
 
@@ -55,6 +55,7 @@ class Shard:
         file: its name beside the manifest, or its path where there is no manifest.
         size: of the file, in bytes.
         digest: of its content, see ``digest``.
+        data: the same, but of its header: where the data came from is no part of them.
         rows: number of sequences.
         values: number of elements of all of them.
         min_length, max_length: of its sequences; 0 where there are none.
@@ -64,6 +65,7 @@ class Shard:
     file: str
     size: int
     digest: str
+    data: str
     rows: int
     values: int
     min_length: int
@@ -94,6 +96,11 @@ class Manifest:
         """A text that tells these shards from others."""
         return hashlib.sha256("".join(shard.digest for shard in self.shards).encode()).hexdigest()
 
+    @property
+    def data(self) -> str:
+        """A text that tells the data of these shards from others, wherever they came from."""
+        return hashlib.sha256("".join(shard.data for shard in self.shards).encode()).hexdigest()
+
     def shard_path(self, k: int) -> Path:
         return self.folder / self.shards[k].file
 
@@ -105,8 +112,17 @@ def is_manifest(path: Path | str) -> bool:
 
 def digest(checksums: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 over a store's tables of checksums: another one where any byte of its arrays is."""
+    return _digest(checksums, sorted(checksums))
+
+
+def data_digest(checksums: Mapping[str, np.ndarray]) -> str:
+    """Return the same without the header: where the data came from, such as the name of a raw file, is not in it."""
+    return _digest(checksums, sorted(checksums.keys() - {"header"}))
+
+
+def _digest(checksums: Mapping[str, np.ndarray], names: Iterable[str]) -> str:
     total = hashlib.sha256()
-    for name in sorted(checksums):
+    for name in names:
         total.update(f"{name}\0{len(checksums[name])}\0".encode())
         total.update(np.ascontiguousarray(checksums[name]).data)
     return total.hexdigest()
@@ -207,8 +223,9 @@ def _content_problem(content: Any) -> str | None:
             return f"content.shards[{i}]: a count"
         if not shard["file"] or re.search(r"[/\\\0]", shard["file"]) or shard["file"] in (".", ".."):
             return f"content.shards[{i}].file {shard['file'][:80]!r}, a plain file name,"
-        if not re.fullmatch("[0-9a-f]{64}", shard["digest"]):
-            return f"content.shards[{i}].digest"
+        for name in ("digest", "data"):
+            if not re.fullmatch("[0-9a-f]{64}", shard[name]):
+                return f"content.shards[{i}].{name}"
     names = [shard["file"] for shard in shards]
     if not shards or len(set(names)) != len(names):
         return f"content.shards: each shard once, {_twice(names)!r}"

@@ -19,7 +19,7 @@ from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
 from seqpipe.labels import type_of_ways, write_number
-from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, digest, is_manifest, read_manifest
+from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, data_digest, digest, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
 from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
@@ -256,8 +256,8 @@ def shard_of(store: Store, file: str) -> Shard:
     """Return what a manifest says about a store."""
     splits = {name: len(rows) for name, rows in store.splits.items()}
     lengths = store.header["splits"][WHOLE].get("lengths", {"min": 0, "max": 0})
-    return Shard(file, store.path.stat().st_size, digest(store.checksums), len(store), len(store.values),
-                 lengths["min"], lengths["max"], splits)
+    return Shard(file, store.path.stat().st_size, digest(store.checksums), data_digest(store.checksums),
+                 len(store), len(store.values), lengths["min"], lengths["max"], splits)
 
 
 def types_of(store: Store) -> dict[str, str]:

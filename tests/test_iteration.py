@@ -16,6 +16,8 @@ from torch.utils.data import Subset
 
 from seqpipe.dataloader import get_dataloader, restore_order, sampling_weights
 from seqpipe.errors import CheckpointError, OptionError
+from seqpipe.merging import merge
+from seqpipe.options import MergeOptions
 from seqpipe.sequences import SequenceDataset
 from seqpipe.world import rank_and_size
 
@@ -212,6 +214,26 @@ def test_a_state_of_another_file_is_refused(store, make_store):
 
     for same in (copy, renamed):
         get_dataloader(same, 8).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="source was '.*' when the state was saved and is"):
+        get_dataloader(other, 8).load_state_dict(state)
+
+
+def test_a_state_of_a_manifest_is_of_its_data(store, make_store, tmp_path):
+    """As that of a store: shards made anew from renamed files resume, from a list of paths too; other tokens do not."""
+    text = store.with_name("odd.csv").read_text()
+    lines = text.splitlines(keepends=True)
+    halves = ["".join(lines[:60]), lines[0] + "".join(lines[60:])]
+
+    def manifest_of(name, *texts):
+        shards = tuple(make_store(f"{name}{k}.csv", half, like=store) for k, half in enumerate(texts))
+        merge(MergeOptions(stores=shards, out=tmp_path / f"{name}.seqpipe.json"))
+        return tmp_path / f"{name}.seqpipe.json"
+
+    state = get_dataloader(manifest_of("first", *halves), 8).state_dict()
+    same = manifest_of("renamed", *halves)
+    for data in (same, [tmp_path / "renamed0.h5", tmp_path / "renamed1.h5"]):
+        get_dataloader(data, 8).load_state_dict(state)
+    other = manifest_of("other", halves[0], halves[1].replace("A", "T"))
     with pytest.raises(CheckpointError, match="source was '.*' when the state was saved and is"):
         get_dataloader(other, 8).load_state_dict(state)
 

@@ -76,6 +76,7 @@ def test_a_manifest_says_what_its_shards_hold(made: Path) -> None:
     (lambda c: c["shards"][0]["splits"].update(other=1), r"the split 'other'"),
     (lambda c: c["shards"][0].pop("digest"), r"shards\[0\].digest"),
     (lambda c: c["shards"][0].update(digest="0" * 63), r"shards\[0\].digest"),
+    (lambda c: c["shards"][0].update(data="x" * 64), r"shards\[0\].data"),
     (lambda c: c["types"].pop("metadata/id"), r"content.types"),
     (lambda c: c["types"].update({"metadata/id": "|O"}), r"content.types"),
     (lambda c: c["types"].update({"elsewhere": "|u1"}), r"content.types"),
