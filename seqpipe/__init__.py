@@ -34,9 +34,11 @@ Layer 2
     transforms          augmentation of samples as they are read
     readers             raw file to records, one file a format
     checking            check blocks of bytes where they are touched first
+    described           what the header of a store says its sequences are
     columns             numbers, texts and lists of the metadata
     soundness           what in the arrays of a store does not fit together
     locate              find the arrays of an HDF5 file, believing nothing it says
+    mapping             which bytes of a mapped file are in memory, and how they will be read
     targets             target texts to one number per element
     packing             what goes into a dataset, as it is or in compressed chunks
     chunks              arrays in compressed chunks, inflated where they are read

@@ -108,12 +108,12 @@ class Flat:
         first, size = (starts * self.width).tolist(), (lengths * self.width).tolist()
         if not self._shuffled and first != sorted(first):
             # Reading ahead of shuffled accesses would fetch the whole file.
-            self._store.advise(self._name, "MADV_RANDOM", 0, len(self._bytes))
+            self._store.mapping.advise(self._name, "MADV_RANDOM", 0, len(self._bytes))
             self._shuffled = True
         # Blocks that are still to be checked are fetched whole, where that is done.
         for start, count, done in zip(first, size, self._checked.is_done(starts).tolist(), strict=True):
             if count and done:
-                self._store.advise(self._name, "MADV_WILLNEED", start, start + count)
+                self._store.mapping.advise(self._name, "MADV_WILLNEED", start, start + count)
 
 
 class Inflated:
@@ -151,7 +151,7 @@ class Inflated:
     def will_need(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         """Have the system fetch B pieces from the disk, all at once."""
         for start, stop in self._chunks.places_of(starts, starts + lengths):
-            self._store.advise(self._name, "MADV_WILLNEED", start, stop)
+            self._store.mapping.advise(self._name, "MADV_WILLNEED", start, stop)
 
     def _check(self, k: int, chunk: memoryview) -> None:
         if self._done[k]:
@@ -178,7 +178,7 @@ class Residency:
     def is_cold(self, starts: np.ndarray) -> bool:
         """Say whether a batch whose sequences start at (B,) elements will have to wait for the disk."""
         if self._batches % PROBE == 0:
-            self._cold = not self._store.in_memory(self._name, self._flat.places(starts))
+            self._cold = not self._store.mapping.in_memory(self._name, self._flat.places(starts))
         self._batches += 1
         return self._cold
 

@@ -40,7 +40,7 @@ class StoreReader:
     def __init__(self, store: Store, columns: Sequence[str], *, verify: bool) -> None:
         def checked(name: str) -> Checked:
             return store.checked(name) if verify else Checked(store.arrays[name], None, will_need=partial(
-                store.fetch, name))
+                store.mapping.fetch, name))
 
         def flat_of(name: str) -> Flat | Inflated:
             return Inflated(store, name, verify=verify) if isinstance(store.arrays[name], Chunks) else \

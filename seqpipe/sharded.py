@@ -6,15 +6,14 @@ Place in the flow: manifest, or paths of stores -> [sharded] -> sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seqpipe.agreement import MERGE, disagreement, joint_header, split_order
-from seqpipe.alphabet import Alphabet
 from seqpipe.columns import ListColumn, TextColumn
+from seqpipe.described import Described
 from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
@@ -33,7 +32,7 @@ OTHER_FILES = 64  # that a process may have open besides its shards
 Data = Path | str | Sequence[Path | str]
 
 
-class ShardedStore:
+class ShardedStore(Described):
     """Many stores as one, with the interface of ``Store``.
 
     Attributes:
@@ -84,26 +83,6 @@ class ShardedStore:
         if self.manifest.digest != state["stamp"]:
             raise StoreError(f"{self.path}: other shards have taken this name since it was opened; start again, and "
                              "write new stores to new names while one is read", path=self.path)
-
-    @property
-    def kind(self) -> str:
-        """``tokens`` or ``features``."""
-        return str(self.header["kind"])
-
-    @cached_property
-    def alphabet(self) -> Alphabet | None:
-        """The alphabet of tokens; None for features."""
-        return Alphabet.from_dict(self.header["encoding"]) if self.kind == "tokens" else None
-
-    @property
-    def classes(self) -> list[str]:
-        """Class names by class number; empty without classes."""
-        return list(self.header["classes"])
-
-    @property
-    def channels(self) -> list[str]:
-        """Channel names; empty for tokens."""
-        return list(self.header["channels"])
 
     def shard(self, k: int) -> Store:
         """Return the ``k``-th shard, mapped the first time it is asked for.

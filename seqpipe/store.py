@@ -11,10 +11,6 @@ Its arrays are the bytes of the file, whatever they are. The methods ``sequence`
 
 from __future__ import annotations
 
-import ctypes
-import math
-import mmap
-import os
 import zlib
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,24 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.alphabet import Alphabet
 from seqpipe.checking import Checked, Rule, ascending, finite, within
 from seqpipe.chunks import Chunks, overlap, table_problem
 from seqpipe.columns import Column, TextColumn, members_of
+from seqpipe.described import Described
 from seqpipe.errors import StoreError
-from seqpipe.layout import CHECKSUM_BLOCK, Extent, block_checksums, dataset_name
+from seqpipe.layout import block_checksums, dataset_name
 from seqpipe.locate import locate
+from seqpipe.mapping import Mapping
 from seqpipe.soundness import checksum_problem, content_problem, parse_header, shape_problem
 
-LIBC = ctypes.CDLL(None) if os.name == "posix" else None
-PROBED = 8  # bytes looked at to know whether many are in memory
 
-
-class Store:
+class Store(Described):
     """An open store.
 
     Attributes:
         path: of the file.
+        mapping: of the file.
         header: the JSON header.
         arrays: every array by its path inside the file, read-only; ``Chunks`` where it is compressed.
         values: (M,) token ids or (M, C) features of all sequences end to end.
@@ -52,14 +47,15 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._map, self._extents = locate(self.path)
-        self._address = np.frombuffer(self._map, "u1").ctypes.data
-        self._advise_whole("MADV_RANDOM")  # a few bytes here and there: reading ahead of each could take megabytes
-        for name, extent in self._extents.items():
-            if name == "header" or name.startswith("chunks/"):  # but these are read whole
-                self.advise(name, "MADV_WILLNEED", 0, extent.num_bytes)
-        self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else _map_array(self._map, extent)
-                                       for name, extent in self._extents.items()}
+        self.mapping = Mapping(*locate(self.path))
+        # A few bytes here and there: reading ahead of each could take megabytes. But some are read whole.
+        self.mapping.advise_all("MADV_RANDOM")
+        extents = self.mapping.extents
+        for name, extent in extents.items():
+            if name == "header" or name.startswith("chunks/"):
+                self.mapping.advise(name, "MADV_WILLNEED", 0, extent.num_bytes)
+        self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else self.mapping.array(name)
+                                       for name, extent in extents.items()}
         self._open_chunks()
         self._checked: dict[str, Checked] = {}
         self.checksums = {
@@ -79,7 +75,7 @@ class Store:
         self.tracks: dict[str, np.ndarray] = members_of(self.arrays, "tracks", self.path)
         # In the order of the import: train, valid, test.
         self.splits: dict[str, np.ndarray] = {name: splits[name] for name in self.header["splits"] if name in splits}
-        self._advise_whole("MADV_NORMAL")
+        self.mapping.advise_all("MADV_NORMAL")
 
     def __len__(self) -> int:
         """Return N, the number of sequences."""
@@ -102,7 +98,7 @@ class Store:
         crc = 0
         for name in sorted(self.checksums):
             crc = zlib.crc32(self.checksums[name].data, zlib.crc32(name.encode(), crc))
-        return f"{len(self._map)} bytes with checksums {crc:08x}"
+        return f"{len(self.mapping)} bytes with checksums {crc:08x}"
 
     def check_size(self) -> None:
         """Refuse a file that was cut short under its map: the system kills a process that reads what is gone.
@@ -110,29 +106,9 @@ class Store:
         Raises:
             StoreError: the file is shorter than when it was opened.
         """
-        if (size := self._map.size()) < len(self._map):
-            raise StoreError(f"{self.path}: cut short while it was read: {size} bytes, {len(self._map)} when it was "
+        if (size := self.mapping.size()) < len(self.mapping):
+            raise StoreError(f"{self.path}: cut short while it was read: {size} bytes, {len(self.mapping)} when it was "
                              "opened; never write into a store that is read, replace it by a new file", path=self.path)
-
-    @property
-    def kind(self) -> str:
-        """``tokens`` or ``features``."""
-        return str(self.header["kind"])
-
-    @cached_property
-    def alphabet(self) -> Alphabet | None:
-        """The alphabet of tokens; None for features."""
-        return Alphabet.from_dict(self.header["encoding"]) if self.kind == "tokens" else None
-
-    @property
-    def classes(self) -> list[str]:
-        """Class names by class number; empty without classes."""
-        return list(self.header["classes"])
-
-    @property
-    def channels(self) -> list[str]:
-        """Channel names; empty for tokens."""
-        return list(self.header["channels"])
 
     def sequence(self, row: int) -> np.ndarray:
         """Return a read-only view of sequence ``row``: (T,) tokens or (T, C) features.
@@ -230,7 +206,7 @@ class Store:
             self._checked[name] = Checked(
                 self.arrays[name], self.checksums[name], self.rule(name),
                 lambda finding, low, high: self.bad_bytes(name, finding, low, high),
-                partial(self.fetch, name),
+                partial(self.mapping.fetch, name),
             )
         return self._checked[name]
 
@@ -239,43 +215,6 @@ class Store:
         return StoreError(f"{self.path}: damaged: /{name}{finding}{self.hit(name, low, high)}; copy it again, or make "
                           f"it again with preprocess; for all that is off run: seqpipe verify {self.path}",
                           path=self.path)
-
-    def advise(self, name: str, advice: str, start: int, stop: int) -> None:
-        """Tell the system how the bytes ``start`` to ``stop`` of an array will be read, where it listens.
-
-        Of an array in chunks, those are bytes of the file.
-        """
-        if hasattr(mmap, advice):
-            first = self._extents[name].offset + start
-            page = first - first % mmap.PAGESIZE
-            self._map.madvise(getattr(mmap, advice), page, first + stop - start - page)
-
-    def _advise_whole(self, advice: str) -> None:
-        if hasattr(mmap, advice):
-            self._map.madvise(getattr(mmap, advice))
-
-    def fetch(self, name: str, blocks: list[int]) -> None:
-        """Have the system fetch the blocks of an array that begin at some bytes, all at once, from a disk."""
-        if not self.in_memory(name, blocks, CHECKSUM_BLOCK):
-            for start in blocks:
-                self.advise(name, "MADV_WILLNEED", start, min(start + CHECKSUM_BLOCK, self.arrays[name].nbytes))
-
-    def in_memory(self, name: str, places: list[int], size: int = 1) -> bool:
-        """Say whether ``size`` bytes of an array from some places on are in the page cache, by a few of the places.
-
-        Yes where the system does not tell.
-        """
-        # Not by a read that must not wait (RWF_NOWAIT): under newer kernels it does wait, and has pages fetched.
-        mincore: Any = getattr(LIBC, "mincore", None)  # not on Windows
-        page, pages = mmap.PAGESIZE, ctypes.create_string_buffer(size // mmap.PAGESIZE + 2)
-        offset, end = self._extents[name].offset, len(self._map)
-        for place in places[:: max(1, len(places) // PROBED)] if mincore else []:
-            first = min(offset + place, end - 1) // page * page
-            count = -(-(min(offset + place + size, end) - first) // page)
-            if mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(count * page), pages) == 0 \
-                    and any(byte & 1 == 0 for byte in pages.raw[:count]):
-                return False
-        return True
 
     def hit(self, name: str, low: int, high: int) -> str:
         """Return in words which records the bytes ``low`` to ``high`` of an array belong to, where to any."""
@@ -319,31 +258,22 @@ class Store:
     def _open_chunks(self) -> None:
         """Make the arrays that lie in chunks, once each table of chunks has been found good."""
         tables = {}
-        for name, extent in self._extents.items():
+        for name, extent in self.mapping.extents.items():
             if extent.chunk_rows:
                 table: Any = self.arrays.get(f"chunks/{name}")
-                if problem := table_problem(extent, table, len(self._map)):
+                if problem := table_problem(extent, table, len(self.mapping)):
                     self._require(f"/chunks/{name}{problem}")
                 found = block_checksums(table.reshape(-1).view("u1").data)
                 if not np.array_equal(found, self.arrays.get(f"checksums/chunks/{name}", ())):
                     self._require(f"/chunks/{name} fails its CRC-32")
                 tables[name] = table
-                self.arrays[name] = Chunks(extent, table, memoryview(self._map), partial(self.bad_bytes, name))
+                self.arrays[name] = Chunks(extent, table, self.mapping.data, partial(self.bad_bytes, name))
             elif name.startswith("chunks/") and not (
-                    (array := self._extents.get(name.removeprefix("chunks/"))) and array.chunk_rows):
+                    (array := self.mapping.extents.get(name.removeprefix("chunks/"))) and array.chunk_rows):
                 self._require(f"/{name} belongs to no array in chunks")
-        self._require(overlap(tables, [item for item in self._extents.items() if item[0] not in tables]))
+        self._require(overlap(tables, [item for item in self.mapping.extents.items() if item[0] not in tables]))
 
     def _require(self, finding: str | None) -> None:
         """Refuse a store in which something was found."""
         if finding:
             raise StoreError(f"{self.path}: damaged: {finding}; make it again with preprocess", path=self.path)
-
-
-def _map_array(mapped: mmap.mmap, extent: Extent) -> np.ndarray:
-    """Return one array as a plain read-only ndarray over the map."""
-    count = math.prod(extent.shape)
-    array = np.frombuffer(mapped, extent.dtype, count, extent.offset) if count else np.empty(0, extent.dtype)
-    array = array.reshape(extent.shape)
-    array.flags.writeable = False
-    return array

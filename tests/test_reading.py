@@ -198,7 +198,7 @@ def opened_cold(path: Path, **options: Any) -> SequenceDataset:
         for _ in range(100):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             dataset = SequenceDataset(path, **options)
-            if not dataset.store.in_memory("values", [len(dataset.store.values) // 2]):
+            if not dataset.store.mapping.in_memory("values", [len(dataset.store.values) // 2]):
                 return dataset
             del dataset
             time.sleep(0.02)
@@ -214,7 +214,7 @@ def test_a_cold_file_is_told_from_one_in_memory(tmp_path: Path) -> None:
 
     batch = fill(dataset.__getitems__(rows))
 
-    assert dataset.store.in_memory("values", [2_000_000])
+    assert dataset.store.mapping.in_memory("values", [2_000_000])
     assert np.array_equal(batch.sequences.numpy(), values.reshape(-1, 1000)[rows])
 
 
@@ -229,7 +229,7 @@ def test_a_cold_file_is_read_where_it_is_asked_for(tmp_path: Path, verify: bool)
     batch = fill(dataset.__getitems__(rows))
 
     assert (batch.sequences == 3).all() and batch.lengths.tolist() == [1000] * 4
-    assert all(dataset.store.in_memory("values", [row * 1000], 1000) for row in rows)
+    assert all(dataset.store.mapping.in_memory("values", [row * 1000], 1000) for row in rows)
     between = [place for place in range(100_000, 40_000_000, 100_000)
                if all(abs(place - row * 1000) > 2 * 65536 for row in rows)]
-    assert [place for place in between if dataset.store.in_memory("values", [place])] == []
+    assert [place for place in between if dataset.store.mapping.in_memory("values", [place])] == []
