@@ -13,7 +13,6 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +34,11 @@ if __name__ == "__main__":
     main()
 
 (put it into a function main; or use num_workers=0, or multiprocessing_context="fork" on Linux)"""
+
+KILLED = """\
+a loader process was killed or ended by itself ({found}), often for want of memory: fewer workers, smaller batches or a
+lower prefetch_factor need less. The batches handed out count, those read ahead do not: make a new loader and give it
+this one's state, new.load_state_dict(loader.state_dict()), to go on after the last batch used."""
 
 
 class SequenceLoader(DataLoader[Any]):
@@ -95,6 +99,9 @@ class SequenceLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         # A generator: the epoch is the one that is set when the first batch is asked for. Frameworks make
         # the iterator before they set the epoch.
+        dead = [worker.pid for worker in getattr(self._iterator, "_workers", ()) if not worker.is_alive()]
+        if dead:  # workers that persist; before anything changes, so that the state stays that of the last batch
+            raise SeqpipeError(KILLED.format(found=f"pid {dead[0]}"))
         steps, self._position = self._plan.steps(), self._plan.next_position
         epoch = self._running = self._position[0]
         # The first step begins the epoch for the plan, so that an iteration begun next is of the epoch after.
@@ -104,8 +111,12 @@ class SequenceLoader(DataLoader[Any]):
         if self.num_workers and self._sequences.transform is not None:
             self._share_epoch(epoch)
         # A default device of the user's would take the seed that torch draws here away from our generator.
-        with self._explained_start(), torch.device("cpu"):
-            batches = super().__iter__()
+        try:
+            with torch.device("cpu"):
+                batches = super().__iter__()
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            self._explain(error, at_start=True)
+            raise
         yield from self._batches(batches, epoch, ahead)
         if ahead is self._noting.ahead:
             self._running = None
@@ -124,8 +135,11 @@ class SequenceLoader(DataLoader[Any]):
         return self._noting
 
     def _batches(self, batches: Iterator[Batch], epoch: int, ahead: deque[tuple[Position, float]]) -> Iterator[Batch]:
-        with self._explained_start():
+        try:
             batch = next(batches, None)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            self._explain(error, at_start=True)
+            raise
         handed = 0
         while batch is not None:
             position, weight = ahead.popleft()
@@ -144,7 +158,11 @@ class SequenceLoader(DataLoader[Any]):
             # Without workers the samples are read here, and another loader over the same dataset may
             # have set its own epoch since.
             self._sequences.epoch = epoch
-            batch = next(batches, None)
+            try:
+                batch = next(batches, None)
+            except RuntimeError as error:
+                self._explain(error, at_start=False)
+                raise
 
     def _share_epoch(self, epoch: int) -> None:
         """Let the workers of this iteration see ``epoch``, whatever other loaders over the dataset set.
@@ -156,21 +174,18 @@ class SequenceLoader(DataLoader[Any]):
             self.worker_init_fn = functools.partial(_start_worker, self._workers_epoch, self._start_worker)
         self._workers_epoch.fill_(epoch)
 
-    @contextmanager
-    def _explained_start(self) -> Iterator[None]:
-        """Say the two lines to add where a worker could not start for want of a ``__main__`` guard."""
-        try:
-            yield
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
-            method = method or torch.multiprocessing.get_start_method()
-            # Python's words for a start within a start, and torch's for a worker that ended; those for
-            # an error that the dataset raised in a worker begin with "Caught".
-            text = str(error)
-            ended = not isinstance(error, RuntimeError) or "exited unexpectedly" in text or "bootstrapping" in text
-            if self.num_workers and method != "fork" and ended and not text.startswith("Caught "):
-                raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
-            raise
+    def _explain(self, error: Exception, *, at_start: bool) -> None:
+        """Raise the error that says what to do where a worker could not start or was killed; of others say nothing."""
+        method = self.multiprocessing_context and self.multiprocessing_context.get_start_method()
+        method = method or torch.multiprocessing.get_start_method()
+        # Python's words for a start within a start, and torch's for a worker that ended; those for
+        # an error that the dataset raised in a worker begin with "Caught".
+        text = str(error)
+        ended = not isinstance(error, RuntimeError) or "exited unexpectedly" in text or "bootstrapping" in text
+        if at_start and self.num_workers and method != "fork" and ended and not text.startswith("Caught "):
+            raise SeqpipeError(MAIN_GUARD.format(method=method)) from error
+        if text.startswith("DataLoader worker"):
+            raise SeqpipeError(KILLED.format(found=text.rstrip("."))) from error
 
 
 class _Noting:

@@ -91,21 +91,28 @@ def test_two_iterations_at_once_over_workers_that_persist_are_refused(odd_store)
     assert sorted(used([*taken, *second])) == list(range(101))
 
 
-def test_a_killed_worker_is_an_error_after_which_a_state_resumes(odd_store):
-    """The batches used before it count, those it had prefetched do not."""
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_killed_worker_is_an_error_after_which_a_state_resumes(odd_store, persistent):
+    """The batches used before it count, those it had prefetched do not; of workers that persist none is left to use."""
     def make(count):
-        return get_dataloader(odd_store, 2, shuffle=True, transform=cut_a_little, num_workers=count)
+        return get_dataloader(odd_store, 2, shuffle=True, transform=cut_a_little, num_workers=count,
+                              persistent_workers=persistent and count > 0)
 
     loader, found = make(1), []
     before = set(multiprocessing.active_children())
-    with pytest.raises(RuntimeError, match="DataLoader worker"):
+    with pytest.raises(SeqpipeError, match=r"a loader process was killed or ended by itself \(DataLoader worker"):
         for batch in loader:
             found += content([batch])
             if len(found) == 5:
                 for process in set(multiprocessing.active_children()) - before:
                     os.kill(process.pid, signal.SIGKILL)
+    state = loader.state_dict()
+    if persistent:
+        with pytest.raises(SeqpipeError, match=r"killed or ended by itself \(pid [0-9]+\)(.|\n)*make a new loader"):
+            next(iter(loader))
+        assert loader.state_dict() == state
     resumed = make(0)
-    resumed.load_state_dict(loader.state_dict())
+    resumed.load_state_dict(state)
     assert found + content(resumed) == content(make(0))
 
 
