@@ -12,6 +12,7 @@ import os
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from seqpipe.values import Values
 from seqpipe.writer import Content
 
 MAX_SPLITS = 1000
+FEW = 1000  # labels that mostly tell of which type all are
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,15 @@ def _encode_labels(selection: Selection, column: str | None, options: Preprocess
     kind = given.label_type if options.label_type == "auto" and given.label_type else str(options.label_type)
     if kind != "multilabel" and len(empty := np.flatnonzero(texts.lengths() == 0)):
         raise error(int(empty[0]), "the label is empty; fill it in, or use --label-type none")
-    if kind == "auto":
-        kind = labels.choose_label_type(texts.distinct())
+    if kind == "auto" and labels.choose_label_type(islice(texts.texts(), FEW)) == "number":
+        kind = labels.choose_label_type(texts.distinct())  # most are different: not to be held all at once
+    if kind in ("auto", "class"):
+        found, distinct = texts.numbered()
+        kind = labels.choose_label_type(distinct) if kind == "auto" else kind
     if kind == "number":
         return Labels(kind, [], labels.encode_numbers(texts.texts(), error))
     if kind == "class":
-        numbers, names = labels.encode_classes(texts.texts(), given.classes, error)
+        numbers, names = labels.encode_classes(found, distinct, given.classes, error)
         return Labels(kind, names, numbers)
     numbers, offsets, names = labels.encode_label_sets(texts.texts(), options.label_separator, given.classes, error)
     if not names:

@@ -10,7 +10,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from seqpipe.errors import OptionError, SeqpipeError
 
 MAX_DIGITS = 15  # a float64 keeps every decimal number of up to 15 digits
-CHUNK = 4096  # labels numbered together
 LARGEST = float(np.finfo(np.float32).max)  # what a label may be: batches hold float32
 # Only what a number gives back the same: "007" or "+1" stay text.
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -52,12 +51,13 @@ def choose_label_type(texts: Iterable[str]) -> str:
 
 
 def encode_classes(
-    texts: Iterable[str], names: Sequence[str] | None, error: Callable[[int, str], SeqpipeError]
+    found: np.ndarray, texts: Sequence[str], names: Sequence[str] | None, error: Callable[[int, str], SeqpipeError]
 ) -> tuple[np.ndarray, list[str]]:
     """Return (N,) int64 class numbers and the class names.
 
     Args:
-        texts: one label per record.
+        found: (N,) int64 which of ``texts`` is the label of each record.
+        texts: the labels that there are, each once, in the order in which they come first.
         names: the classes in their order; None takes those found, see ``order_classes``.
         error: makes the error of record i from a finding.
 
@@ -65,12 +65,8 @@ def encode_classes(
         SeqpipeError: a label is not among ``names``.
     """
     seen = _Numbers(names)
-    found, rest = array("q"), iter(texts)
-    while chunk := list(islice(rest, CHUNK)):
-        for text in [text for text in dict.fromkeys(chunk) if text not in seen.seen]:
-            seen.number(text, len(found) + chunk.index(text), error)
-        found.extend(map(seen.seen.__getitem__, chunk))
-    return seen.ordered(np.frombuffer(found, np.int64))
+    numbers = [seen.number(text, partial(_first, found, k), error) for k, text in enumerate(texts)]
+    return seen.ordered(np.array(numbers, np.int64)[found])
 
 
 def encode_label_sets(
@@ -97,7 +93,7 @@ def encode_label_sets(
             classes = split_label(text, separator)
         except ValueError as problem:
             raise error(i, str(problem)) from None
-        found.extend(seen.number(name, i, error) for name in classes)
+        found.extend(seen.number(name, partial(int, i), error) for name in classes)
         ends.append(len(found))
     numbers, ordered = seen.ordered(np.frombuffer(found, np.int64))
     offsets = np.frombuffer(ends, np.uint64).astype("<u8")
@@ -157,6 +153,10 @@ def read_classes(path: Path) -> list[str]:
     return lines
 
 
+def _first(numbers: np.ndarray, number: int) -> int:
+    return int(np.argmax(numbers == number))
+
+
 class _Numbers:
     """Number class names as they come, and in their order in the end."""
 
@@ -164,13 +164,13 @@ class _Numbers:
         self._fixed = names is not None
         self.seen = {name: number for number, name in enumerate(names or ())}
 
-    def number(self, name: str, i: int, error: Callable[[int, str], SeqpipeError]) -> int:
-        """Return the number of a name, found in record ``i``."""
+    def number(self, name: str, where: Callable[[], int], error: Callable[[int, str], SeqpipeError]) -> int:
+        """Return the number of a name, found in the record that ``where`` tells."""
         number = self.seen.get(name, -1)
         if number < 0:
             if self._fixed:
-                raise error(i, f"label {name!r} is none of the {len(self.seen):,} classes given; correct it, or add "
-                               "it to --classes")
+                raise error(where(), f"label {name!r} is none of the {len(self.seen):,} classes given; correct it, or "
+                                     "add it to --classes")
             number = self.seen[name] = len(self.seen)
         return number
 

@@ -154,12 +154,22 @@ class Ragged:
     def _rows(self) -> Iterator[list[bytes]]:
         for block, lengths in self.blocks_of_rows():
             data, ends = block.tobytes(), np.cumsum(lengths).tolist()
-            yield [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            yield list(map(data.__getitem__, map(slice, [0, *ends], ends)))
 
     def distinct(self) -> Iterator[str]:
         """Yield every text that stands in a row kept, far fewer times than it stands there."""
         for rows in self._rows():
             yield from map(bytes.decode, dict.fromkeys(rows))
+
+    def numbered(self) -> tuple[np.ndarray, list[str]]:
+        """Return (N,) int64 which text each row kept is, and the texts, each once, as they come first."""
+        seen: dict[bytes, int] = {}
+        pieces = [np.empty(0, np.int64)]
+        for rows in self._rows():
+            for row in dict.fromkeys(rows):
+                seen.setdefault(row, len(seen))
+            pieces.append(np.fromiter(map(seen.__getitem__, rows), np.int64, len(rows)))
+        return np.concatenate(pieces), list(map(bytes.decode, seen))
 
     def texts(self) -> Iterator[str]:
         """Yield each row kept, decoded from UTF-8."""

@@ -27,44 +27,50 @@ def fail(i, finding):
     return SeqpipeError(f"record {i}: {finding}")
 
 
+def encode(texts, names=None):
+    """Encode labels, told by the distinct ones as a column of an import tells them."""
+    distinct = list(dict.fromkeys(texts))
+    return encode_classes(np.array([distinct.index(text) for text in texts], np.int64), distinct, names, fail)
+
+
 # ---- classes --------------------------------------------------------------------------------
 
 
 @given(st.lists(TEXT, min_size=1), st.randoms(use_true_random=False))
 def test_classes_are_any_text_and_independent_of_the_order(texts, order):
     """Every record gets back its own text, and the classes do not depend on the order of records."""
-    numbers, names = encode_classes(texts, None, fail)
+    numbers, names = encode(texts)
     assert [names[number] for number in numbers] == texts
     assert numbers.dtype == np.int64 and names == sorted(set(texts), key=names.index) and len(names) == len(set(texts))
     shuffled = list(texts)
     order.shuffle(shuffled)
-    assert encode_classes(shuffled, None, fail)[1] == names
+    assert encode(shuffled)[1] == names
 
 
 @given(st.lists(st.integers(-10**17, 10**17), min_size=1))
 def test_integer_classes_are_in_numeric_order(values):
     """9 comes before 10, and -1 before 0."""
-    assert encode_classes(map(str, values), None, fail)[1] == [str(value) for value in sorted(set(values))]
+    assert encode(list(map(str, values)))[1] == [str(value) for value in sorted(set(values))]
 
 
 def test_text_classes_are_in_the_order_of_their_symbols():
     """Names that only look like integers are told apart."""
-    assert encode_classes(["10", "9", "x"], None, fail)[1] == ["10", "9", "x"]
-    assert encode_classes(["1", "01", "1 ", "+1"], None, fail)[1] == ["+1", "01", "1", "1 "]
+    assert encode(["10", "9", "x"])[1] == ["10", "9", "x"]
+    assert encode(["1", "01", "1 ", "+1"])[1] == ["+1", "01", "1", "1 "]
 
 
 def test_classes_given_keep_their_order_and_refuse_others():
     """The numbers are those of the list, used or not; a label outside it is an error of its record."""
-    numbers, names = encode_classes(["b", "a"], ["c", "b", "a"], fail)
+    numbers, names = encode(["b", "a"], ["c", "b", "a"])
     assert (numbers.tolist(), names) == ([1, 2], ["c", "b", "a"])
     with pytest.raises(SeqpipeError, match="record 1: label 'A' is none of the 2 classes given; .* --classes"):
-        encode_classes(["a", "A"], ["a", "b"], fail)
+        encode(["a", "A"], ["a", "b"])
 
 
 def test_thousands_of_classes_are_no_matter():
     """5,000 classes of odd names: each record has its own."""
     texts = [f"{i % 5000} ß\t{i % 7 if i < 0 else ''}" for i in range(20000)]
-    numbers, names = encode_classes(texts, None, fail)
+    numbers, names = encode(texts)
     assert len(names) == 5000 and [names[number] for number in numbers] == texts
 
 
