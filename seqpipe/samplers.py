@@ -10,6 +10,7 @@ Place in the flow: batching -> [samplers] -> DataLoader -> SequenceDataset.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
@@ -22,7 +23,7 @@ from torch.utils.data import Sampler
 from seqpipe.batching import (
     MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, lengths_between, plan_window,
 )
-from seqpipe.errors import CheckpointError, OptionError
+from seqpipe.errors import CheckpointError, OptionError, SeqpipeError
 from seqpipe.weights import cumulative_weights
 
 Position = tuple[int, int, int]
@@ -32,6 +33,10 @@ CHUNK = 2**18  # lengths looked at together
 MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
 RUN = 256
 MOST_EPOCHS = 2**62  # an epoch travels to loader processes as an int64
+LIGHTNING = """\
+epoch {epoch} has {steps} batches, and Lightning would leave it after {told}, the len() of another epoch: with
+max_tokens they differ. Let train_dataloader call loader.set_epoch(self.current_epoch), and give the Trainer
+reload_dataloaders_every_n_epochs=1; or use batch_size without max_tokens"""
 
 
 class LengthBatchSampler(Sampler[list[int]]):
@@ -94,6 +99,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         self.batch_size, self.drop_last = batch_size, drop_last  # where torch's tools look for them
         self.rank, self.world_size, self.source = rank, world_size, source
         self.epoch = 0
+        self.told: int | None = None  # what len() said last
         self._next: Position = (0, 0, 0)
         self._resumed: Position | None = None
         self._plans: dict[tuple[int, int], WindowPlan] = {}
@@ -109,7 +115,8 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the steps of the whole epoch that is set, equal on all ranks; a token budget has them counted."""
-        return self.num_steps(self.epoch)
+        self.told = self.num_steps(self.epoch)
+        return self.told
 
     def num_steps(self, epoch: int) -> int:
         """Return the steps of epoch ``epoch``, equal on all ranks."""
@@ -163,6 +170,10 @@ class LengthBatchSampler(Sampler[list[int]]):
         if not 0 <= epoch < MOST_EPOCHS:
             raise ValueError(f"epoch={epoch!r}; expected 0 <= epoch < 2**62")
         epoch = int(epoch)
+        # Lightning's fit stops each epoch after as many batches as the first has; who calls is the only sign of it.
+        caller = sys._getframe(2).f_globals.get("__name__", "") if self.told is not None else ""
+        if caller.endswith(".loops.fit_loop") and self.told is not None and self.told < self.num_steps(epoch):
+            raise SeqpipeError(LIGHTNING.format(epoch=epoch, steps=self.num_steps(epoch), told=self.told))
         if self._resumed == (epoch + 1, 0, 0):
             self.epoch, self._next = epoch, (epoch, self._num_windows, 0)
         elif self._resumed is None or self._resumed[0] != epoch:
