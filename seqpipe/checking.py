@@ -1,6 +1,6 @@
 """Check the bytes of an array where they are touched first.
 
-Place in the flow: store -> [checking] -> reading.
+Place in the flow: store -> [checking] -> pieces.
 
 An array has one CRC-32 per 64 KiB block. A process checks a block the first time it reads from
 it, and with the CRC what the numbers of the block must be: ascending, tokens of the alphabet,

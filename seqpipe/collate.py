@@ -30,7 +30,7 @@ transport.register()  # a loader process that collates sends batches
 Collate = Callable[..., Batch]
 TORCH_TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32",
                "float64", "complex64", "complex128")
-LARGE = 32 << 20  # bytes; above, the C library asks the system for each buffer anew, and NumPy takes huge pages
+ITEM = 1 << 31  # bytes; NumPy 1 makes no item of that size
 PadArrays = Callable[[list[np.ndarray], int, str], Tensor]
 
 
@@ -114,12 +114,12 @@ def _fill_planned(
     """Collate what is not read yet: bytes go from the map to the batch, without an array a sequence."""
     lengths, count = plan.lengths, len(plan.rows)
     num_steps = _round_up(plan.longest, pad_to_multiple)
-    missing = num_steps - lengths
     padded: dict[Any, Tensor] = {}
     for name, flat in plan.flats.items():
-        room = transport.room(count * num_steps * flat.width) if name is None else None
-        buffer = _joined(plan.pieces(name), missing * flat.width, num_steps * flat.width, padding_side, room)
-        padded[name] = torch.from_numpy(np.frombuffer(buffer, flat.dtype).reshape(count, num_steps, *flat.tail))
+        row_bytes = num_steps * flat.width
+        room = transport.room(count * row_bytes) if name is None else None
+        rows = _rows(plan.pieces(name), row_bytes, padding_side, room)
+        padded[name] = torch.from_numpy(rows.view(flat.dtype).reshape(count, num_steps, *flat.tail))
     labels = plan.labels()
     if isinstance(labels, list):
         labels = multi_hot(np.concatenate(labels), list(map(len, labels)), num_classes)
@@ -134,24 +134,23 @@ def _fill_planned(
     )
 
 
-def _joined(
-    pieces: Sequence[Buffer], missing: np.ndarray, row_bytes: int, side: str, room: np.ndarray | None
-) -> bytearray | np.ndarray:
-    """Return the bytes of B rows end to end, in ``room`` if given: each piece, and on one side the zeros missing."""
-    zeros = memoryview(bytes(row_bytes))
-    parts: list[Buffer] = [zeros] * (2 * len(pieces))
-    first = int(side == "left")
-    parts[first::2] = pieces
-    parts[1 - first :: 2] = [zeros[:size] for size in missing.tolist()]
-    num_bytes = len(pieces) * row_bytes
-    if room is None and num_bytes < LARGE:
-        return bytearray().join(parts)
-    buffer = np.empty(num_bytes, np.uint8) if room is None else room
-    target, at = buffer.data, 0
-    for part in parts:
-        target[at : at + len(part)] = part
-        at += len(part)
-    return buffer
+def _rows(pieces: Sequence[Buffer], row_bytes: int, side: str, room: np.ndarray | None) -> np.ndarray:
+    """Return B rows of bytes end to end, in ``room`` if given: each piece, and on one side of it zeros."""
+    if side == "right" and row_bytes < ITEM:
+        # An item of plain bytes takes any buffer, and zeros follow what is shorter than it.
+        if room is None:
+            return np.fromiter(pieces, f"V{row_bytes}", len(pieces))
+        rows = room.view(f"V{row_bytes}")
+        for at, piece in enumerate(pieces):
+            rows[at] = piece
+        return rows
+    rows = np.empty(len(pieces) * row_bytes, np.uint8) if room is None else room
+    rows.fill(0)
+    target = rows.data
+    for at, piece in enumerate(pieces):
+        start = at * row_bytes if side == "right" else (at + 1) * row_bytes - len(piece)
+        target[start : start + len(piece)] = piece
+    return rows
 
 
 def _column(metadata: list[dict[str, Any]], name: str) -> list[Any]:

@@ -28,6 +28,8 @@ class Pieces:
         self._store, self._name, self._total = store, name, total
         self._checked, self._array, self._ends = offsets, offsets.array, offsets.array.data
         self._last = len(offsets.array) - 2
+        # Item i is the bytes of offsets i and i + 1: one look-up finds where a piece starts and ends.
+        self._pairs = np.ndarray(self._last + 1, f"V{2 * offsets.array.itemsize}", self._ends, 0, offsets.array.strides)
 
     def one(self, row: int) -> tuple[int, int]:
         """Return where piece ``row`` >= 0 starts and ends.
@@ -46,19 +48,19 @@ class Pieces:
 
     def many(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Return starts and lengths of (B,) int64 rows >= 0 as int64, and the largest length; raises as ``one``."""
-        after = rows + 1
         try:
             if self._checked.left:  # before they are read: so they are fetched all at once
                 self._checked.touch_items(rows)
-                self._checked.touch_items(after)
-            starts, stops = self._array[rows], self._array[after]
+                self._checked.touch_items(rows + 1)
+            found = self._pairs[rows].view(self._array.dtype)
         except IndexError:
             raise self._store.no_row(int(rows.max())) from None
+        starts, stops = found[::2], found[1::2]
         if not len(rows):
-            return starts.view(np.int64), starts.view(np.int64), 0
+            return starts.view(np.int64), stops.view(np.int64), 0
         lengths = stops - starts  # unsigned: where the order is wrong, a length beyond all
-        longest = int(lengths.max())
-        if longest > self._total or stops.max() > self._total:
+        longest = int(np.maximum.reduce(lengths))
+        if longest > self._total or np.maximum.reduce(stops) > self._total:
             wrong = (lengths > self._total) | (stops > self._total)
             raise self._store.bad_offsets(self._name, int(rows[np.argmax(wrong)]))
         return starts.view(np.int64), lengths.view(np.int64), longest
@@ -76,7 +78,8 @@ class Flat:
         array = checked.array
         self.dtype, self.tail = array.dtype, array.shape[1:]
         self.width = array.itemsize * int(np.prod(self.tail, dtype=np.int64))
-        self._array, self._bytes = array, array.reshape(-1).view(np.uint8).data
+        self._array, self._cells = array, array.reshape(-1).view(np.uint8)
+        self._bytes = self._cells.data
         self._shuffled = False
 
     def touch(self, start: int, stop: int) -> None:
@@ -96,6 +99,8 @@ class Flat:
             self._checked.touch_ranges(starts, stops, longest)
         if width > 1:
             starts, stops = starts * width, stops * width
+        if longest:  # the processor waits for all pieces at once here, for one after the other below
+            self._cells.take(starts, mode="clip")
         source = self._bytes
         return [source[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 

@@ -131,7 +131,8 @@ class SequenceDataset(Dataset[Sample]):
         ValueError: a column does not exist, or an argument has the wrong type.
     """
 
-    _DERIVED = frozenset({"_rows", "_reader", "_size"})  # made from the store; none of it travels in a pickle
+    # Made from the store; none of it travels in a pickle.
+    _DERIVED = frozenset({"_rows", "_reader", "_size", "_num_classes"})
 
     def __init__(
         self,
@@ -204,16 +205,15 @@ class SequenceDataset(Dataset[Sample]):
 
         Without a transform they are read when the batch is looked at, or collated in one go.
         """
-        num_classes = len(self.store.classes)
         if self.transform is None and type(self).__getitem__ is SequenceDataset.__getitem__:
             index = np.array(indices)
             if index.ndim == 1 and index.dtype.kind in "iu" and index.size:
                 index = index.astype(np.int64, copy=False)
                 # Whatever is not plain integers in range goes one by one, which says what is wrong.
-                if index.view(np.uint64).max() < self._size:  # seen so, a negative number is very large
+                if np.maximum.reduce(index.view(np.uint64)) < self._size:  # seen so, a negative number is very large
                     rows = index if self._rows is None else self._rows[index]
-                    return RaggedBatch(None, num_classes, self._reader.plan(rows), self._reader.sample)
-        return RaggedBatch([self[index] for index in indices], num_classes)
+                    return RaggedBatch(None, self._num_classes, self._reader.plan(rows), self._reader.sample)
+        return RaggedBatch([self[index] for index in indices], self._num_classes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._DERIVED}
@@ -261,6 +261,7 @@ class SequenceDataset(Dataset[Sample]):
             self._epoch.share_memory_()
         self._reader = _open_reader(self.store, self.columns, self.verify)
         self._rows = None if self.split is None else self._reader.split(self.split)
+        self._num_classes = len(self.store.classes)
         self._size = len(self.store) if self._rows is None else len(self._rows)
 
     def _transformed(self, sequence: np.ndarray, metadata: dict[str, Any], row: int) -> Sample:

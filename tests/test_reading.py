@@ -96,13 +96,20 @@ def test_labels_of_several_classes_are_read_with_the_batch(vowels_store: Path, t
     assert equal(batch, fill(dataset.__getitems__([0, 1, 2])[:], num_classes=9))
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_very_large_batch_is_collated_like_any_other(amp_store: Path, side: str) -> None:
-    """Above 32 MiB another kind of buffer is taken, with the same bytes in it."""
+def test_rows_too_long_for_an_item_are_laid_down_alike(amp_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy 1 makes no item of 2 GiB; what does not fit into one has the same bytes."""
     dataset = SequenceDataset(amp_store)
-    batch = fill(dataset.__getitems__(range(17)), padding_side=side, pad_to_multiple=1 << 21)
-    assert batch.sequences.nbytes > 32 << 20
-    assert equal(batch, fill([dataset[i] for i in range(17)], padding_side=side, pad_to_multiple=1 << 21))
+    whole = fill(dataset.__getitems__(range(17)))
+    monkeypatch.setattr("seqpipe.collate.ITEM", whole.sequences.shape[1])
+    assert equal(fill(dataset.__getitems__(range(17))), whole)
+
+
+def test_empty_sequences_read_as_padding(tmp_path: Path) -> None:
+    """Wherever they stand: first, last, where nothing follows, or alone in their batch."""
+    offsets = np.array([0, 0, 3, 3, 5, 5], "<u8")
+    dataset = SequenceDataset(write_plain(tmp_path / "empty.h5", np.arange(1, 6, dtype="u1"), offsets))
+    assert fill(dataset.__getitems__([4, 3, 0, 1])).sequences.tolist() == [[0, 0, 0], [4, 5, 0], [0, 0, 0], [1, 2, 3]]
+    assert fill(dataset.__getitems__([4, 0])).sequences.tolist() == [[0], [0]]
 
 
 def test_a_ragged_batch_is_a_sequence_of_samples(amp_store: Path) -> None:
