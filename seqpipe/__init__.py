@@ -59,12 +59,13 @@ Layer 3
     slices              cut raw files into slices
     encoding            encode the sequences of one part of an import
 Layer 4
-    sharded             many stores read as one
+    survey              look at stores to say what they are together
     pieces              find and read pieces of the flat arrays of a store
     selection           decide which records stay, and under which ids
     plan                what the options and the first record fix for all slices
     values              the sequences of all parts as one flat array
 Layer 5
+    sharded             many stores read as one
     reading             read samples and batches of rows
 Layer 6
     sequences           the store as a torch dataset

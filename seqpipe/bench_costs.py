@@ -109,7 +109,7 @@ def speed_of_verify(path: Path, options: BenchOptions) -> list[Line]:
     rates = []
     for _ in range(options.rounds):
         started = time.perf_counter()
-        rates.append(verify_store(path).num_bytes / (time.perf_counter() - started))
+        rates.append(verify_store(Store(path)).num_bytes / (time.perf_counter() - started))
     return [(f"{path.stem}, seqpipe verify", "seqpipe", f"{median(rates) / 1e9:.2f} GB/s", "")]
 
 

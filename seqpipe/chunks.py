@@ -52,7 +52,7 @@ class Chunks:
         self.chunk_bytes = extent.chunk_rows * self._width
         self._places, self._data, self._refuse = table.data, data, refuse
         # Of chunk k: its bytes, zeros after the end of the array; raises StoreError where it is damaged.
-        self.chunk: Callable[[int], memoryview] = lru_cache(max(1, CACHE // self.chunk_bytes))(self._inflate)
+        self.chunk = lru_cache(max(1, CACHE // self.chunk_bytes))(self._inflate)
 
     def __len__(self) -> int:
         return self.shape[0]

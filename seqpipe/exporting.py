@@ -91,7 +91,7 @@ def export(options: ExportOptions) -> ExportSummary | None:
     if not to_stdout:
         check_output(options.out, options.overwrite, [*shard_paths(options.stores), *options.stores])
     for path in shard_paths(options.stores):  # all at once: many times as fast as block by block at the first touch
-        verify_store(path)
+        verify_store(Store(path))
     layout = choose_layout(store, options.columns)
     if found := _misfit(store, layout, options.format):
         raise OptionError(f"{store.path}: --format {options.format} cannot hold {found}")

@@ -12,8 +12,9 @@ from seqpipe.alphabet import Alphabet
 from seqpipe.errors import OptionError
 from seqpipe.labels import read_classes
 from seqpipe.options import PreprocessOptions
-from seqpipe.sharded import open_store, types_of
+from seqpipe.sharded import open_store
 from seqpipe.store import Store
+from seqpipe.survey import types_of
 
 
 @dataclass(frozen=True)

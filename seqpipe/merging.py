@@ -23,9 +23,9 @@ from seqpipe.leakage import group_column, parted
 from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
-from seqpipe.sharded import ShardedStore, check_ids, shard_paths
-from seqpipe.store import Store
+from seqpipe.sharded import ShardedStore, check_ids, opener, shard_paths
 from seqpipe.summary import channel_moments
+from seqpipe.survey import Opener
 from seqpipe.verification import verify_store
 from seqpipe.writer import Content, write_store
 
@@ -57,12 +57,13 @@ def merge(options: MergeOptions) -> MergeSummary:
     """
     paths = shard_paths(options.stores)
     check_output(options.out, options.overwrite, [*paths, *options.stores])
-    paths = in_order(paths)
+    opened = opener(paths)
+    paths = in_order(paths, opened)
     if is_manifest(options.out):
-        return _write_manifest(paths, options.out, overwrite=options.overwrite)
+        return _write_manifest(paths, options.out, opened, overwrite=options.overwrite)
     for path in paths:  # a damaged byte would get a good checksum in the new file
-        verify_store(path)
-    store = ShardedStore(paths, mixed=True)
+        verify_store(opened(path))
+    store = ShardedStore(paths, mixed=True, opened=opened)
     check_ids(store)
     header = dict(store.header)
     if "moments" in header:  # to the last bit those of an import of everything
@@ -78,13 +79,13 @@ def merge(options: MergeOptions) -> MergeSummary:
     return _summary(options.out, store)
 
 
-def in_order(paths: list[Path]) -> list[Path]:
+def in_order(paths: list[Path], opened: Opener) -> list[Path]:
     """Return stores in the order of their rows: as given, or where ``--shard i/N`` made all of them, by that.
 
     Raises:
         StoreError: a shard of such an import is missing, or there twice.
     """
-    provenances = [Store(path).header["provenance"] for path in paths]
+    provenances = [opened(path).header["provenance"] for path in paths]
     numbers = [tuple(map(int, re.findall("[0-9]{1,18}", str(part.get("shard"))))) for part in provenances]
     if any(len(number) != 2 or number[1] != numbers[0][1] for number in numbers) or any(
             part["options"] != provenances[0]["options"] for part in provenances):
@@ -118,15 +119,15 @@ def append(options: AppendOptions) -> MergeSummary:
         paths = shard_paths([options.manifest, *options.stores])
         replaces = options.out is None or options.overwrite
         check_output(out, replaces, paths)
-        return _write_manifest(paths, out, overwrite=replaces)
+        return _write_manifest(paths, out, opener(paths), overwrite=replaces)
 
 
-def _write_manifest(paths: list[Path], out: Path, *, overwrite: bool) -> MergeSummary:
+def _write_manifest(paths: list[Path], out: Path, opened: Opener, *, overwrite: bool) -> MergeSummary:
     for path in paths:
         if path.parent.resolve() != out.parent.resolve():
             raise OptionError(f"--out {out}: a manifest lies beside its shards, and {path} is in another folder; move "
                               "it, or merge into one .h5 file")
-    store = ShardedStore(paths)
+    store = ShardedStore(paths, opened=opened)
     check_ids(store)
     shards = tuple(replace(shard, file=Path(shard.file).name) for shard in store.manifest.shards)
     write_manifest(replace(store.manifest, path=out, folder=out.parent, shards=shards), overwrite=overwrite)

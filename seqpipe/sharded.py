@@ -6,22 +6,23 @@ Place in the flow: manifest, or paths of stores -> [sharded] -> sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seqpipe.agreement import MERGE, disagreement, joint_header, split_order
-from seqpipe.columns import ListColumn, TextColumn
+from seqpipe.agreement import joint_header
+from seqpipe.columns import TextColumn
 from seqpipe.described import Described
 from seqpipe.errors import StoreError
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.joined import Joined, JoinedTexts, locate_part
-from seqpipe.labels import type_of_ways, write_number
-from seqpipe.manifest import LISTS, TEXT, Manifest, Shard, data_digest, digest, is_manifest, read_manifest
+from seqpipe.labels import write_number
+from seqpipe.manifest import LISTS, TEXT, Shard, is_manifest, read_manifest
 from seqpipe.splits import WHOLE
 from seqpipe.store import Store
-from seqpipe.summary import summarise_lengths
+from seqpipe.survey import Opener, check_types, manifest_of, shard_of, types_of
 
 try:
     import resource
@@ -45,15 +46,16 @@ class ShardedStore(Described):
         data: a manifest, or the paths of stores and manifests, whose rows follow each other.
         mixed: read columns of numbers in one store and of text, or other numbers, in another as an import of
             everything would have them; else such stores are refused.
+        opened: opens a store; by default anew where it is asked for.
 
     Raises:
         StoreError: a shard is missing or no store, or two of them cannot be one store.
     """
 
-    def __init__(self, data: Data, *, mixed: bool = False) -> None:
-        self._data, self._mixed = data, mixed
+    def __init__(self, data: Data, *, mixed: bool = False, opened: Opener = Store) -> None:
+        self._data, self._mixed, self._opened = data, mixed, opened
         self.manifest = read_manifest(Path(data)) if isinstance(data, Path | str) \
-            else manifest_of(shard_paths(data), mixed=mixed)
+            else manifest_of(shard_paths(data), mixed=mixed, opened=opened)
         self.path, self.header = self.manifest.path, self.manifest.header
         shards = self.manifest.shards
         self._stores: list[Store | None] = [None] * len(shards)
@@ -142,14 +144,14 @@ class ShardedStore(Described):
 
     def _open(self, k: int) -> Store:
         path, told = self.manifest.shard_path(k), self.manifest.shards[k]
-        store = Store(path)
+        store = self._opened(path)
         found, header = shard_of(store, told.file), store.header
         if found != told:
             raise StoreError(f"{path}: not the store that {self.path} was made with ({_difference(found, told)}); put "
                              "that one back, or make the manifest again with seqpipe merge", path=path)
         joint_header([str(self.path), str(path)], [self.header, header])
         if not self._mixed:
-            _check_types(self.path, path, self.manifest.types, types_of(store))
+            check_types(self.path, path, self.manifest.types, types_of(store))
         return store
 
     def _offsets(self, k: int) -> np.ndarray:
@@ -213,6 +215,12 @@ def shard_paths(data: Data) -> list[Path]:
     return paths
 
 
+def opener(paths: Sequence[Path]) -> Opener:
+    """Return what opens each of some stores once, when it is asked for first, and keeps it open."""
+    _allow_files(paths[0] if paths else Path(), len(paths))
+    return cache(Store)
+
+
 def check_ids(store: ShardedStore) -> None:
     """Refuse an id that stands in two shards.
 
@@ -231,26 +239,6 @@ def check_ids(store: ShardedStore) -> None:
                          "import it again")
 
 
-def shard_of(store: Store, file: str) -> Shard:
-    """Return what a manifest says about a store."""
-    splits = {name: len(rows) for name, rows in store.splits.items()}
-    lengths = store.header["splits"][WHOLE].get("lengths", {"min": 0, "max": 0})
-    return Shard(file, store.path.stat().st_size, digest(store.checksums), data_digest(store.checksums),
-                 len(store), len(store.values), lengths["min"], lengths["max"], splits)
-
-
-def types_of(store: Store) -> dict[str, str]:
-    """Return the dtype, ``text`` or ``lists`` of each metadata column and track."""
-    columns = {f"metadata/{name}": _type_of(column) for name, column in store.metadata.items()}
-    return columns | {f"tracks/{name}": track.dtype.str for name, track in sorted(store.tracks.items())}
-
-
-def _type_of(column: Any) -> str:
-    if isinstance(column, np.ndarray):
-        return column.dtype.str
-    return TEXT if column.values.dtype == "u1" else LISTS
-
-
 def column_as(store: Store, name: str, dtype: str) -> Any:
     """Return a column of numbers as other numbers, or as the texts they were read from."""
     column = store.column(name)
@@ -262,91 +250,6 @@ def column_as(store: Store, name: str, dtype: str) -> Any:
     offsets = np.zeros(len(texts) + 1, "<u8")
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     return TextColumn(np.frombuffer(b"".join(texts), "u1"), offsets, f"{store.path}: /metadata/{name}")
-
-
-def manifest_of(paths: Sequence[Path], path: Path | None = None, *, mixed: bool = False) -> Manifest:
-    """Return the manifest of some stores in this order; reads the lengths of all their sequences.
-
-    Args:
-        paths: of the stores.
-        path: of the manifest, in the folder of the stores; None for stores anywhere without one.
-        mixed: as ``ShardedStore`` takes it.
-
-    Raises:
-        StoreError: a path is no store, is given twice, or two stores cannot be one.
-    """
-    if not paths:
-        raise StoreError("no store given; expected the path of at least one")
-    shards: list[Shard] = []
-    stores: list[_Summarised] = []
-    for file in paths:
-        store = Store(file)
-        shards.append(shard_of(store, file.name if path else str(file)))
-        stores.append(_Summarised(store))
-        if (first := next(k for k, shard in enumerate(shards) if shard.digest == shards[-1].digest)) < len(shards) - 1:
-            raise StoreError(f"{file}: holds the same as {paths[first]}; give every store once", path=file)
-    header = joint_header(list(map(str, paths)), [store.header for store in stores])
-    joint = _joint_types(stores, header["writing"]) if mixed and "writing" in header else {}
-    types = stores[0].types | joint
-    for file, other in zip(paths, stores, strict=True):
-        _check_types(paths[0], file, types, other.types | joint)
-    header["splits"] |= _summaries(stores, len(header["classes"]))
-    return Manifest(path or paths[0], path.parent if path else Path(), header, types, tuple(shards))
-
-
-class _Summarised:
-    """What the header of many stores needs of each; the store itself is let go."""
-
-    def __init__(self, store: Store) -> None:
-        self.header, self.types = store.header, types_of(store)
-        self.lengths = store.lengths(slice(None))
-        self._label = _detached(store.column("label")) if store.classes else None
-        self._splits = {name: np.array(store.split_rows(name)) for name in store.splits}
-
-    def rows(self, split: str) -> np.ndarray:
-        """Return the rows of a split, or of the whole store."""
-        return np.arange(len(self.lengths)) if split == WHOLE else self._splits.get(split, np.empty(0, np.int64))
-
-    def class_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the class numbers of some rows, end to end."""
-        if isinstance(self._label, np.ndarray):
-            return self._label[rows]
-        assert self._label is not None
-        chosen = np.zeros(len(self.lengths), bool)
-        chosen[rows.astype(np.int64)] = True
-        return self._label.values[np.repeat(chosen, np.diff(self._label.offsets).astype(np.int64))]
-
-
-def _detached(column: Any) -> Any:
-    """Return a column of labels in memory."""
-    if isinstance(column, ListColumn):
-        return ListColumn(np.array(column.values), np.array(column.offsets))
-    return np.array(column)
-
-
-def _joint_types(stores: Sequence[_Summarised], writing: dict[str, list[str]]) -> dict[str, str]:
-    """Return the type that an import of everything gives each column whose texts are known of every store."""
-    joint: dict[str, str] = {}
-    for path in stores[0].types:
-        name = path.removeprefix("metadata/")
-        types = {store.types.get(path) for store in stores}
-        known = all(store.types.get(path) == TEXT or name in store.header.get("writing", {}) for store in stores)
-        if path.startswith("metadata/") and known and types != {TEXT}:
-            joint[path] = type_of_ways(writing.get(name, []))
-    return joint
-
-
-def _summaries(stores: Sequence[_Summarised], num_classes: int) -> dict[str, Any]:
-    """Return the summary of each split of all stores together."""
-    names = split_order([name for store in stores for name in store.header["splits"] if name != WHOLE])
-    summaries: dict[str, Any] = {}
-    for name in (WHOLE, *names):
-        rows = [store.rows(name) for store in stores]
-        lengths = np.concatenate([store.lengths[chosen] for store, chosen in zip(stores, rows, strict=True)])
-        labels = np.concatenate([store.class_numbers(chosen) for store, chosen in zip(stores, rows, strict=True)]) \
-            if num_classes else None
-        summaries[name] = summarise_lengths(lengths, labels, num_classes)
-    return summaries
 
 
 def _allow_files(path: Path, num_shards: int) -> None:
@@ -362,12 +265,6 @@ def _allow_files(path: Path, num_shards: int) -> None:
         wanted = max(needed, soft + num_shards)
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def _check_types(first: Path, second: Path, one: dict[str, str], other: dict[str, str]) -> None:
-    for name in sorted({*one, *other}):
-        if one.get(name) != other.get(name):
-            raise disagreement(str(first), str(second), f"types of {name}", one.get(name), other.get(name), MERGE)
 
 
 def _difference(found: Shard, told: Shard) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from seqpipe.layout import CHECKSUM_BLOCK, Checksums, block_checksums
 from seqpipe.locate import index_of_chunks
 from seqpipe.manifest import is_manifest
 from seqpipe.options import VerifyOptions
-from seqpipe.sharded import ShardedStore, check_ids, manifest_of
+from seqpipe.sharded import ShardedStore, check_ids
 from seqpipe.store import Store
 from seqpipe.summary import summarise_lengths
+from seqpipe.survey import manifest_of
 
 STEP = 16 << 20  # bytes checked at a time; a multiple of CHECKSUM_BLOCK
 TEXTS = 65536  # decoded at a time
@@ -54,14 +56,15 @@ def verify(options: VerifyOptions) -> Verification:
         StoreError: something is off; the message lists the places, the first 20 of them.
     """
     if not is_manifest(options.store):
-        return verify_store(options.store)
-    store = ShardedStore(options.store)
+        return verify_store(Store(options.store))
+    opened = cache(Store)
+    store = ShardedStore(options.store, opened=opened)
     paths = [store.manifest.shard_path(k) for k in range(len(store.manifest.shards))]
-    found = [verify_store(path) for path in paths]
+    found = [verify_store(opened(path)) for path in paths]
     for k in range(len(paths)):
         store.shard(k)  # refuses another store than the manifest names
     check_ids(store)
-    expected = manifest_of(paths, store.path)
+    expected = manifest_of(paths, store.path, opened=opened)
     if (expected.shards, expected.types) != (store.manifest.shards, store.manifest.types) \
             or not _same_header(expected.header, store.header):
         raise StoreError(f"{store.path}: damaged: it says other things of its shards than they hold; make the manifest "
@@ -81,9 +84,8 @@ def _same_header(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return exact(one) == exact(other) and np.allclose(first, second, rtol=1e-9)
 
 
-def verify_store(path: Path) -> Verification:
+def verify_store(store: Store) -> Verification:
     """Check every byte of one store; raises as ``verify``."""
-    store = Store(path)
     checked = {name: array for name, array in store.arrays.items() if not name.startswith("checksums/")}
     total = sum(array.nbytes for array in checked.values())
     findings: list[str] = []
@@ -93,13 +95,16 @@ def verify_store(path: Path) -> Verification:
     # With a bad block the rest would only repeat it in other words.
     if not findings:
         findings += _bad_content(store)
+    for array in checked.values():
+        if isinstance(array, Chunks):  # a store may stay open beside a thousand others
+            array.chunk.cache_clear()
     if findings:
         more = f"\n  and {len(findings) - MOST_FINDINGS} more" if len(findings) > MOST_FINDINGS else ""
         raise StoreError(
-            f"{path}: damaged:\n  " + "\n  ".join(findings[:MOST_FINDINGS]) + more
-            + "\nmake it again with preprocess, or copy it again from where it is whole", path=path,
+            f"{store.path}: damaged:\n  " + "\n  ".join(findings[:MOST_FINDINGS]) + more
+            + "\nmake it again with preprocess, or copy it again from where it is whole", path=store.path,
         )
-    return Verification(path, len(checked), total, len(store))
+    return Verification(store.path, len(checked), total, len(store))
 
 
 def _bad_blocks(store: Store, name: str, array: np.ndarray, bar: tqdm) -> Iterator[str]:

@@ -20,11 +20,16 @@ from torch.utils.data import Subset
 from seqpipe import SequenceDataset, get_dataloader
 from seqpipe.batch import Batch
 from seqpipe.cli import main
+from seqpipe.description import describe
 from seqpipe.errors import StoreError
 from seqpipe.ingest import preprocess
 from seqpipe.merging import merge
-from seqpipe.options import MergeOptions, PreprocessOptions
+from seqpipe.options import DescribeOptions, MergeOptions, PreprocessOptions, VerifyOptions
 from seqpipe.sharded import ShardedStore
+from seqpipe.store import Store
+from seqpipe.verification import verify
+from seqpipe.writer import Content, write_store
+from tests.test_writer import in_child, minimal_header, needs_fork
 
 Shards = tuple[list[Path], Path, Path]
 
@@ -188,6 +193,42 @@ def test_more_shards_than_open_files_say_so(tmp_path: Path) -> None:
     assert runs[0].returncode == 0 and int(runs[0].stdout) > 100
     assert runs[1].returncode == 1
     assert "5 shards need 69 open files, and this process may have 20" in runs[1].stderr
+
+
+@pytest.mark.slow
+@needs_fork
+def test_a_thousand_small_shards_are_one_store(tmp_path: Path) -> None:
+    """Of three sequences each, with 256 open files at first: merged, read shuffled, verified and described."""
+    count, sequences, paths = 1000, [], []
+    for k in range(count):
+        rng = np.random.default_rng(k)
+        ends = np.cumsum([0, *rng.integers(1, 50, 3)]).astype("<u8")
+        values = rng.integers(1, 6, ends[-1], np.uint8)
+        sequences += [values[ends[i] : ends[i + 1]].tolist() for i in range(3)]
+        ids = "".join(f"s{k:03}-{i}" for i in range(3)).encode()
+        contents = {"values": values, "offsets": ends, "metadata/id/values": np.frombuffer(ids, "u1"),
+                    "metadata/id/offsets": np.arange(0, len(ids) + 1, 6, dtype="<u8")}
+        paths.append(tmp_path / f"{k}.h5")
+        write_store(paths[-1], {name: Content.of(array) for name, array in contents.items()},
+                    minimal_header(np.diff(ends).astype(np.int64)) | {"columns": ["id"]}, folder=tmp_path)
+
+    def work() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        manifest, merged = tmp_path / "all.seqpipe.json", tmp_path / "all.h5"
+        merge(MergeOptions(stores=tuple(paths), out=manifest))
+        found = {}
+        for batch in get_dataloader(manifest, batch_size=64, shuffle=True):
+            found |= {row: (sequence[:length].tolist(), name) for row, sequence, length, name in zip(
+                batch.index.tolist(), batch.sequences, batch.lengths, batch.ids, strict=True)}
+        assert found == {row: (sequence, f"s{row // 3:03}-{row % 3}") for row, sequence in enumerate(sequences)}
+        assert verify(VerifyOptions(store=manifest)).shards == count
+        assert "3,000" in describe(DescribeOptions(store=manifest, head=0))
+        merge(MergeOptions(stores=(manifest,), out=merged))
+        assert np.array_equal(Store(merged).values, np.concatenate(sequences))
+
+    assert in_child(work) == 0
 
 
 @pytest.mark.parametrize("command", ["train", "compare-padding"])
