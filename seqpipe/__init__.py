@@ -50,7 +50,7 @@ Layer 2
     transport           carry a batch from a loader process to its parent
 Layer 3
     writer              write a store whole, checked and durable
-    batching            plan batches from lengths alone
+    batch_settings      what a plan of batches depends on, and its budget
     store               read a store through one memory map
     throughput          sums over training steps: loss, rates, memory
     summary             numbers that describe many sequences
@@ -59,6 +59,7 @@ Layer 3
     slices              cut raw files into slices
     encoding            encode the sequences of one part of an import
 Layer 4
+    batching            plan batches from lengths alone
     survey              look at stores to say what they are together
     pieces              find and read pieces of the flat arrays of a store
     selection           decide which records stay, and under which ids
@@ -66,6 +67,7 @@ Layer 4
     values              the sequences of all parts as one flat array
 Layer 5
     sharded             many stores read as one
+    states              the state of a batch sampler: where it stands, and of which plan
     reading             read samples and batches of rows
 Layer 6
     sequences           the store as a torch dataset

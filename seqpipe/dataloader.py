@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Subset
 
 from seqpipe.batch import Batch
-from seqpipe.batching import MIXING, WINDOW
+from seqpipe.batch_settings import MIXING, WINDOW
 from seqpipe.collate import PADDINGS
 from seqpipe.device import count_cores
 from seqpipe.errors import LongSequenceError, OptionError
@@ -81,7 +81,7 @@ def get_dataloader(
         seed: of the order and, with a path, of the transform; 0 or more.
         sampling: ``uniform``: each sequence once an epoch; ``balanced``: as many draws as there are sequences,
             each class as often as any other; ``weighted:COLUMN``: draws by a metadata column of numbers.
-        mixing, window, longest_first: as ``batching.PlanSettings``: more mixing is more padding.
+        mixing, window, longest_first: as ``batch_settings.PlanSettings``: more mixing is more padding.
         on_long: what becomes of a sequence over ``max_tokens``: ``error``, ``truncate``, ``skip`` or ``alone``;
             how many there are is said in one line.
         rank, world_size: this process takes every ``world_size``-th batch from ``rank`` on; None is what torchrun

@@ -23,8 +23,9 @@ from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from seqpipe.batch import Batch
 from seqpipe.errors import SeqpipeError
-from seqpipe.samplers import LengthBatchSampler, Position, Step
+from seqpipe.samplers import LengthBatchSampler, Step
 from seqpipe.sequences import SequenceDataset
+from seqpipe.states import Position
 
 MAIN_GUARD = """\
 A loader process ended before its first batch. Under the start method {method!r} each such process runs your

@@ -9,10 +9,8 @@ Place in the flow: batching -> [samplers] -> DataLoader -> SequenceDataset.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -20,19 +18,13 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from seqpipe.batching import (
-    MIXING, WINDOW, PlanSettings, WindowPlan, check_budget, count_batches, lengths_between, plan_window,
-)
-from seqpipe.errors import CheckpointError, OptionError, SeqpipeError
+from seqpipe.batch_settings import MIXING, WINDOW, PlanSettings, check_budget
+from seqpipe.batching import WindowPlan, count_batches, lengths_between, plan_window
+from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.states import CHUNK, MOST_AT_ONCE, MOST_EPOCHS, Position, fingerprint, position_of, state_of
 from seqpipe.weights import cumulative_weights
 
-Position = tuple[int, int, int]
 Step = tuple[np.ndarray, Position, float]
-STATE_VERSION = 2
-CHUNK = 2**18  # lengths looked at together
-MOST_AT_ONCE = 2**24  # lengths looked at before the first batch; of more, 1,024 runs
-RUN = 256
-MOST_EPOCHS = 2**62  # an epoch travels to loader processes as an int64
 LIGHTNING = """\
 epoch {epoch} has {steps} batches, and Lightning would leave it after {told}, the len() of another epoch: with
 max_tokens they differ. Let train_dataloader call loader.set_epoch(self.current_epoch), and give the Trainer
@@ -51,7 +43,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         lengths: (N,) elements per sequence, N >= 1; an array, ``SequenceDataset.lengths``, or anything
             with a length that is indexed by slices and index arrays.
         batch_size, max_tokens, shuffle, bucket, drop_last, seed, window, pad_to_multiple, on_long,
-            longest_first, mixing: as ``batching.PlanSettings``.
+            longest_first, mixing: as ``batch_settings.PlanSettings``.
         weights: (N,) numbers; with them an epoch is N draws with replacement.
         rank, world_size: 0 <= rank < world_size.
         source: names the data in a state, such as a digest of their file; another one is refused.
@@ -198,7 +190,7 @@ class LengthBatchSampler(Sampler[list[int]]):
                 iteration starts.
         """
         position = position or self.next_position
-        return {"version": STATE_VERSION, "position": list(position), "plan": dict(self._fingerprint)}
+        return state_of(position, self._fingerprint)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where a state was taken; the number of ranks may differ.
@@ -206,7 +198,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         Raises:
             CheckpointError: the state is of other data or settings; the message names both values.
         """
-        position = self._checked_position(state)
+        position = position_of(state, self._fingerprint, self._num_windows)
         self.epoch, self._next, self._resumed = position[0], position, position
 
     def _steps(self, start: Position) -> Iterator[Step]:
@@ -281,31 +273,7 @@ class LengthBatchSampler(Sampler[list[int]]):
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         """What a state must agree in, by name: all that changes the plan."""
-        return {
-            "source": self.source,
-            "num_sequences": len(self._lengths),
-            "lengths": _digest(self._lengths),
-            "weights": None if self._sums is None else _digest(self._sums.view(np.int64)),
-            **{name: value.item() if isinstance(value, np.generic) else value
-               for name, value in asdict(self.settings).items()},
-        }
-
-    def _checked_position(self, state: dict[str, Any]) -> Position:
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            found = state.get("version") if isinstance(state, dict) else state
-            raise CheckpointError(f"cannot resume: found a state of version {found!r}, expected {STATE_VERSION}; start "
-                                  "the epoch anew")
-        plan = state["plan"] if isinstance(state.get("plan"), dict) else {}
-        for name, now in self._fingerprint.items():
-            if name not in plan or plan[name] != now:
-                raise CheckpointError(f"cannot resume: {name} was {plan.get(name)!r} when the state was saved and is "
-                                      f"{now!r} now; use the data and settings of then, or start the epoch anew")
-        position = state.get("position")
-        if not (isinstance(position, list | tuple) and len(position) == 3 and all(type(n) is int for n in position)
-                and min(position) >= 0 and position[0] <= MOST_EPOCHS and position[1] < self._num_windows):
-            raise CheckpointError(f"cannot resume: found the position {position!r}; expected epoch, window and batch, "
-                                  f"0 <= window < {self._num_windows}; start the epoch anew")
-        return position[0], position[1], position[2]
+        return fingerprint(self._lengths, self._sums, self.settings, self.source)
 
 
 class _Iteration:
@@ -333,15 +301,3 @@ class _Iteration:
         self._position, self._epoch = self._sampler._next, state["epoch"]
         # An iteration that was at its end has no batch left; the next one is the next epoch.
         self._steps = self._sampler.steps() if self._epoch == self._position[0] else iter(())
-
-
-def _digest(numbers: Any) -> str:
-    """Return a digest of numbers: of all up to ``MOST_AT_ONCE``, else of 1,024 runs at even distances."""
-    count = len(numbers)
-    size = CHUNK if count <= MOST_AT_ONCE else RUN
-    starts = range(0, count, CHUNK) if count <= MOST_AT_ONCE else range(0, count - size + 1, (count - size) // 1023)
-    digest = hashlib.blake2b(digest_size=8)
-    for start in starts:
-        part = lengths_between(numbers, start, min(start + size, count))
-        digest.update(part.astype("<i8", copy=False).data)
-    return digest.hexdigest()

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import seqpipe
 from seqpipe.batch import Batch
-from seqpipe.batching import MIXING
+from seqpipe.batch_settings import MIXING
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
 from seqpipe.dataloader import SequenceLoader, get_dataloader, store_rows
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqpipe import samplers
-from seqpipe.batching import PlanSettings, count_batches, padding_share, plan_batches, plan_window
+from seqpipe.batch_settings import PlanSettings
+from seqpipe.batching import count_batches, padding_share, plan_batches, plan_window
 from seqpipe.bench_batches import meeting_share
 from seqpipe.samplers import LengthBatchSampler
 
@@ -293,7 +294,7 @@ def test_plans_ignore_the_random_state_of_the_process():
 
 
 def test_the_plan_is_written_down():
-    """A change of it would break the resume of every run that is under way: raise ``samplers.STATE_VERSION``."""
+    """A change of it would break the resume of every run that is under way: raise ``states.STATE_VERSION``."""
     lengths = np.arange(700) * 7919 % 97 + 1
     found = {}
     kinds = {"rows": {"batch_size": 10}, "tokens": {"max_tokens": 500}, "plain": {"batch_size": 9}}
@@ -353,7 +354,8 @@ def test_planning_a_billion_takes_little_memory():
     code = """
 import tempfile
 import numpy as np
-from seqpipe.batching import PlanSettings, plan_window
+from seqpipe.batch_settings import PlanSettings
+from seqpipe.batching import plan_window
 class Computed:
     def __len__(self): return 10**9
     def __getitem__(self, rows): return 10 + rows * 2_654_435_761 % 491
