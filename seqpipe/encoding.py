@@ -68,17 +68,17 @@ class FixedTokens:
         self.counts[f"unknown symbols, read as token {self._alphabet.num_tokens - 1}"] += int(
             np.count_nonzero(tokens == self._alphabet.num_tokens - 1))
 
-    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
-        """Take the plain letters of many sequences, as of ``Columns``; return False where they need ``append``."""
-        if self._table is None:
+    def extend(self, elements: bytes | bytearray | np.ndarray, lengths: np.ndarray) -> bool:
+        """Take many sequences, as ``Columns`` has them; return False where they need ``append``."""
+        if self._table is None or isinstance(elements, np.ndarray):
             return False
-        folded = _fold(letters, self._alphabet.case)
+        folded = _fold(elements, self._alphabet.case)
         tokens = folded.translate(self._table, b"\n")
         if b"\0" in tokens or len(tokens) != lengths.sum():
             return False
         if self._alphabet.unk:
             self._count_unknown(tokens)
-        _count_case(self.counts, letters, folded)
+        _count_case(self.counts, elements, folded)
         self._spool.append(tokens)
         return True
 
@@ -134,9 +134,11 @@ class FoundSymbols:
         self._texts.append(data)
         return len(sequence)
 
-    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
-        """Take the plain letters of many sequences, as of ``Columns``; return False where they need ``append``."""
-        folded = _fold(letters, self._case)
+    def extend(self, elements: bytes | bytearray | np.ndarray, lengths: np.ndarray) -> bool:
+        """Take many sequences, as ``Columns`` has them; return False where they need ``append``."""
+        if isinstance(elements, np.ndarray):
+            return False
+        folded = _fold(elements, self._case)
         data = folded.translate(self._table, b"\n")
         if len(data) != lengths.sum():
             return False
@@ -146,7 +148,7 @@ class FoundSymbols:
                     if not {self._bytes[code] for code in new} <= set(LETTERS):
                         return False
                     self._add(new)
-        _count_case(self.counts, letters, folded)
+        _count_case(self.counts, elements, folded)
         self._texts.extend(data, lengths)
         return True
 
@@ -202,9 +204,15 @@ class FoundInts:
         self._spool.extend((values + 1).astype("<u8"))
         return len(values)
 
-    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
-        """Return False: these need ``append``."""
-        return False
+    def extend(self, elements: bytes | bytearray | np.ndarray, lengths: np.ndarray) -> bool:
+        """Take many sequences, as ``Columns`` has them; return False where they need ``append``."""
+        if not isinstance(elements, np.ndarray):
+            return False
+        try:
+            self.append(elements)  # end to end they are one
+        except ValueError:
+            return False
+        return True
 
     def state(self) -> dict[str, Any]:
         return {"kind": "ints", "largest": self._largest}
@@ -232,9 +240,15 @@ class Features:
         self._spool.extend(encode_features(sequence, self._num_channels).reshape(-1))
         return len(sequence)
 
-    def extend(self, letters: bytes | bytearray, lengths: np.ndarray) -> bool:
-        """Return False: these need ``append``."""
-        return False
+    def extend(self, elements: bytes | bytearray | np.ndarray, lengths: np.ndarray) -> bool:
+        """Take many sequences, as ``Columns`` has them; return False where they need ``append``."""
+        if not isinstance(elements, np.ndarray):
+            return False
+        try:
+            self.append(elements)  # end to end they are one
+        except ValueError:
+            return False
+        return True
 
     def state(self) -> dict[str, Any]:
         return {"kind": "features", "num_channels": self._num_channels}

@@ -27,6 +27,7 @@ from seqpipe.readers.blocks import Columns, gather, read_blocks
 from seqpipe.readers.fastx import line_of_symbol
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.regular import read_regular
+from seqpipe.readers.regular_long import read_regular_long
 from seqpipe.records import ColumnChoice, Record
 from seqpipe.slices import Slice
 from seqpipe.spool import Spools
@@ -52,7 +53,7 @@ class Intake:
         self._encoder = new_encoder(self._spools, plan.options, is_text=self._layout.is_text,
                                     num_channels=self._layout.num_channels,
                                     codes=self._layout.codes, given=plan.alphabet)
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._lengths = self._spools.new("lengths", "<u8")
         self._skipped = self._spools.new("skipped", "<u8")
         self._ids = self._spools.new_ragged("id")
@@ -102,13 +103,13 @@ class Intake:
 
     def add_block(self, columns: Columns) -> bool:
         """Take many records at once; return False where they are to be read one by one."""
-        tracks = {} if columns.quality is None or not self._tracks else {"quality": columns.quality}
+        tracks = columns.tracks if self._tracks else {}
         if self._columns.keys() != columns.texts.keys() or tracks.keys() != self._tracks.keys():
             return False
         options, lengths = self._plan.options, columns.lengths
         if lengths.min() < options.min_length or lengths.max() > (options.max_length or lengths.max()):
             return False
-        if not self._encoder.extend(columns.letters, columns.lengths):
+        if not self._encoder.extend(columns.elements, columns.lengths):
             return False
         self._have_ids = columns.ids is not None
         self.read += len(columns.lengths)
@@ -122,12 +123,12 @@ class Intake:
         return True
 
     def add_all(self, records: Sequence[Record]) -> None:
-        """Take the next records: with few calls for all of them where they are plain text, else one by one.
+        """Take the next records: with few calls for all of them where they are plain, else one by one.
 
         Raises:
             RawFormatError: as ``add``, for the first that is not allowed.
         """
-        columns = gather(records) if self._layout.is_text else None
+        columns = gather(records)
         if columns is None or not self.add_block(columns):
             for record in records:
                 self.add(record)
@@ -138,7 +139,7 @@ class Intake:
         return {"rows": arrays["lengths"]["items"], "read": self.read, "ids": self._have_ids is not False,
                 "columns": list(self._columns), "tracks": list(self._tracks), "encoding": self._encoder.state(),
                 "arrays": arrays,
-                "counts": +(self._counts + self._encoder.counts)}
+                "counts": +(self.counts + self._encoder.counts)}
 
     def _add_sequence(self, record: Record) -> int | None:
         """Return the length of the record's sequence; None where the record is left out."""
@@ -166,7 +167,7 @@ class Intake:
                     self._skip(f"longer than {options.max_length}")
                     return None
                 sequence, self._was_cut = encoder.truncate(sequence, options.max_length), True
-                self._counts[f"sequences cut to {options.max_length}"] += 1
+                self.counts[f"sequences cut to {options.max_length}"] += 1
             return encoder.append(sequence)
         except ValueError as error:
             if options.on_unknown == "skip" and isinstance(error, UnknownSymbol):
@@ -178,7 +179,7 @@ class Intake:
             raise record.error(f"{error}; {encoder.remedy}", line=line) from None
 
     def _skip(self, reason: str) -> None:
-        self._counts[f"records left out: {reason}"] += 1
+        self.counts[f"records left out: {reason}"] += 1
 
 
 def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None, str] | None = None,
@@ -235,20 +236,23 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
 
 def _collect_columns(slice: Slice, plan: Plan, folder: Path, pinned: tuple[str | None, str] | None,
                      progress: Callable[[int], None]) -> Intake | None:
-    """Return the intake of a slice of regular rows of text; None where it is to be read row by row."""
+    """Return the intake of a slice of regular rows; None where it is to be read row by row."""
     assert plan.layout is not None
     options = plan.options
-    if not plan.layout.is_text or options.value_columns or not slice.in_columns(options.encoding):
+    is_long = bool(options.value_columns) and slice.format != "jsonl"
+    if not (plan.layout.is_text or is_long) or not slice.in_columns(options.encoding):
         return None
+    read = read_regular_long if is_long else read_regular
     intake = Intake(folder, plan, slice.format)
     with plan.open(slice) as raw:
         try:
-            for columns in read_regular(raw, slice.format, plan.choice(pinned)):
+            for columns in read(raw, slice.format, plan.choice(pinned)):
                 if columns is None or not intake.add_block(columns):
                     return None
                 progress(raw.bytes_read())
         except RawFormatError:
             return None  # the strict reader comes to it too, and can name its line
+        intake.counts += raw.counts
     return intake if intake.read else None
 
 

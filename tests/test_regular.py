@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,24 @@ ROWS = {
               '{"id": "o", "seq": "a c", "n": "\ud800"}\n', '{"id": "p", "seq": "AC", "id": "q"}\n',
               '{"id": "q", "seq": "AC", "n": "last"}', '{"id": "r", "sex": "AC", "n": "x"}\n'],
 }
+ROWS["long"] = ["a,0,1.5,2,x\n", "a,1,-1e3,2,x\n", "b,0,3,4,y\n", "b,1,3,4,y\n", "a,0,7,8,x\n", "c,5,1,2,\n",
+                "c,4,1,2,\n", '"c",6, 1 ,"2",\n', "d,0,1_0,2,x\n", "d_e,0,1,2,x\n", "d,0,\u0661,2,x\n", "d,0,,2,x\n",
+                "d,0,NA,2,x\n", "d,0,1,inf,x\n", "d,nan,1,2,x\n", ",0,1,2,x\n", "b,2,3,4,z\n", "d,0,1\n", "\n", "d,0,1,2,é\r\n",
+                '"d",1,1,2,"é"\n', '"d",1,1,2,"é\nx"\n', "d,0,1e39,2,x\n", "d,0,1,2,last", "d,0,\x1c1,2,x\n", "\ufeff"]
 HEADS = {"csv": ["id,seq,n\n"] * 6 + ["id,seq,id\n", "seq\n", "id,,seq\n", '"id",seq,n\n', "\ufeffid,seq,n\n",
                                       "\nid,seq,n\n", "id,n,other\n", "id,seq,n\r\n"],
+         "long": ["id,t,v,w,n\n"] * 6 + ['"id","t","v","w","n"\n', "t,id,v,w,n\n", "t,x,v,w,n\n", "id,t,v,n\n",
+                                         "v,t,w\n"],
          "jsonl": [""]}
 
 
 def outcome(raw: Path, format: str, folder: Path, alphabet: str, in_columns: bool) -> object:
     """Return the spools of the part made of a file, or the error."""
-    options = PreprocessOptions(raw=(raw,), out=raw, alphabet=alphabet, label_type="none")
-    whole = Slice(raw, format)
+    options = PreprocessOptions(raw=(raw,), out=raw, alphabet=alphabet, label_type="none",
+                                on_missing="nan" if alphabet == "dna" and format == "long" else "error")
+    if format == "long":
+        options = replace(options, alphabet="auto", value_columns="v,w", time_column="t")
+    whole = Slice(raw, "csv" if format == "long" else format)
     try:
         plan = Plan(options, ())
         first, _ = look_ahead(whole, plan)
@@ -69,7 +79,7 @@ def compare(data: bytes, format: str, alphabet: str, block_bytes: int) -> object
     return found
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "long"])
 def test_any_rows_have_the_outcome_of_the_strict_reader(format):
     """Records, ids, columns, or the same message: for any regular rows with an odd one among them, any blocks."""
     good, odd = ROWS[format][:3], st.sampled_from(ROWS[format])
@@ -86,6 +96,9 @@ def test_any_rows_have_the_outcome_of_the_strict_reader(format):
 
 def make_rows(format: str, count: int) -> bytes:
     rng = random.Random(0)
+    if format == "long":
+        return ("id,t,v,w,n\n" + "".join(f"r{number},{step},{rng.random()},{rng.random():.2f},{number % 3}\n"
+                                         for number in range(count) for step in range(rng.randint(1, 4)))).encode()
     rows = [(f"r{number}", "".join(rng.choices("ACGT", k=rng.randint(1, 9))), rng.choice(["x", "", "é z"]))
             for number in range(count)]
     if format == "jsonl":
@@ -94,7 +107,7 @@ def make_rows(format: str, count: int) -> bytes:
     return ("id,seq,n\n" + "".join(",".join(row) + "\n" for row in rows)).encode()
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "long"])
 def test_a_cut_at_any_byte_has_the_outcome_of_the_strict_reader(format):
     """A last line that is cut is an error, or a shorter last cell, as the strict reader has it."""
     data = make_rows(format, 4)
@@ -102,7 +115,7 @@ def test_a_cut_at_any_byte_has_the_outcome_of_the_strict_reader(format):
         compare(data[:end], format, "auto", 30)
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "long"])
 def test_regular_rows_are_read_in_columns(monkeypatch, format):
     """No record of a regular file goes through the strict reader."""
     monkeypatch.setattr(intake.Intake, "add", None)

@@ -11,7 +11,7 @@ and the messages are theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,17 +36,17 @@ class Columns:
     Attributes:
         ids: None where the file has none.
         texts: of every further column, by name.
-        letters: the bytes of all sequences end to end, with any number of line feeds, which count
-            for nothing; they may also hold symbols that no sequence may hold.
+        elements: all sequences end to end. Of text its bytes, with any number of line feeds, which count for
+            nothing, and symbols that no sequence may hold; else (M,) integers or (M, C) numbers.
         lengths: (n,) of each sequence.
-        quality: (sum of lengths,) uint8 Phred scores of FASTQ; None for FASTA.
+        tracks: (M,) numbers by name; those that nobody asked for too.
     """
 
     ids: Texts | None
     texts: dict[str, Texts]
-    letters: bytes | bytearray
+    elements: bytes | bytearray | np.ndarray
     lengths: np.ndarray
-    quality: np.ndarray | None = None
+    tracks: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
     if not 33 <= quality.min() <= quality.max() <= 126:
         return None
     letters = join_ranges(data, bases, bases + lengths)
-    return Columns(*found, letters, lengths.astype("<u8"), quality - np.uint8(33)), len(ends)
+    return Columns(*found, letters, lengths.astype("<u8"), {"quality": quality - np.uint8(33)}), len(ends)
 
 
 def join_ranges(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
@@ -192,28 +192,44 @@ def join_ranges(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
 
 
 def gather(records: Sequence[Record]) -> Columns | None:
-    """Return records that were read one by one as columns; None where they are not plain ASCII text alike."""
-    if not records or any(record.tracks for record in records):
+    """Return records that were read one by one as columns; None where they are not plain and alike."""
+    if not records:
         return None
-    names = list(records[0].columns)
+    columns, tracks = records[0].columns.keys(), records[0].tracks.keys()
+    sequences = [record.sequence for record in records]
+    lengths = np.fromiter(map(len, sequences), "<u8", len(records))
+    elements = _join(sequences)
+    if elements is None or not lengths.all() or any(
+            record.columns.keys() != columns or record.tracks.keys() != tracks
+            or any(len(track) != len(record.sequence) for track in record.tracks.values()) for record in records):
+        return None
     ids = [record.id for record in records]
     try:
-        letters = "".join([record.sequence for record in records])  # type: ignore[misc]
-        texts = {name: _pack([record.columns[name] for record in records]) for name in names}
-        packed = None if ids[0] is None else _pack(ids)  # type: ignore[arg-type]
-    except (TypeError, KeyError, UnicodeEncodeError):
+        texts = {name: pack([record.columns[name] for record in records]) for name in columns}
+        packed = None if ids[0] is None else pack(ids)  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
         return None
-    lengths = np.fromiter((len(record.sequence) for record in records), "<u8", len(records))
-    alike = all(len(record.columns) == len(names) for record in records)
-    good_ids = packed is None or bool(packed[1].all()) and b"\0" not in packed[0]
-    if not (letters.isascii() and lengths.all() and alike and good_ids):
+    if packed is not None and (not packed[1].all() or b"\0" in packed[0]):
         return None
-    return Columns(packed, texts, letters.encode(), lengths)
+    return Columns(packed, texts, elements, lengths, {
+        name: np.concatenate([record.tracks[name] for record in records]) for name in tracks})
 
 
-def _pack(texts: Sequence[str]) -> Texts:
-    joined = "".join(texts)
+def _join(sequences: list[str | np.ndarray]) -> bytes | np.ndarray | None:
+    """Return sequences end to end; None where they are not all ASCII text, or arrays alike."""
+    if set(map(type, sequences)) == {str}:
+        letters = "".join(sequences)  # type: ignore[arg-type]
+        return letters.encode() if letters.isascii() else None
+    if len({(getattr(sequence, "dtype", None), np.shape(sequence)[1:]) for sequence in sequences}) > 1:
+        return None
+    return np.concatenate(sequences)
+
+
+def pack(texts: Sequence[str] | Sequence[bytes]) -> Texts:
+    """Return texts end to end as UTF-8, and their lengths; TypeError where one is no text."""
+    if texts and isinstance(texts[0], bytes):
+        return b"".join(texts), np.fromiter(map(len, texts), "<u8", len(texts))  # type: ignore[arg-type]
+    joined = "".join(texts)  # type: ignore[arg-type]
     if joined.isascii():
         return joined.encode(), np.fromiter(map(len, texts), "<u8", len(texts))
-    data = [text.encode() for text in texts]
-    return b"".join(data), np.fromiter(map(len, data), "<u8", len(data))
+    return pack([text.encode() for text in texts])  # type: ignore[union-attr]

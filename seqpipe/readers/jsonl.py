@@ -121,6 +121,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 _NAN_HINT = " (keep missing numbers of features as NaN with --on-missing nan)"
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _LENIENT = json.JSONDecoder(object_pairs_hook=_unique)  # takes NaN and Infinity too, which Python writes
 
 
@@ -144,12 +145,11 @@ def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarr
                 "int64, -2**63 <= i < 2**63"
             ) from None
     num_channels = len(value[0])
-    for step, row in enumerate(value):
-        if not isinstance(row, list) or len(row) != num_channels or not row:
-            raise ValueError(
-                f"time step {step} (0-based) is {brief(row)}, expected a list of {num_channels} "
-                "channels as in step 0, at least 1"
-            )
+    if set(map(type, value)) != {list} or set(map(len, value)) != {num_channels} or not num_channels:
+        step, row = next((step, row) for step, row in enumerate(value)
+                         if not isinstance(row, list) or len(row) != num_channels or not row)
+        raise ValueError(f"time step {step} (0-based) is {brief(row)}, expected a list of {num_channels} "
+                         "channels as in step 0, at least 1")
     return _features(list(chain.from_iterable(value)), missing, counts).reshape(-1, num_channels)
 
 
@@ -211,9 +211,7 @@ def _id_text(raw: RawFile, name: str, value: Any) -> str:
 
 def _compact(value: Any) -> str:
     """Return a value as compact JSON; a number beyond float64 is a ValueError."""
-    if value is None:
-        return ""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return "" if value is None else _COMPACT.encode(value)
 
 
 def _other_keys(raw: RawFile, first: dict[str, Any], values: dict[str, Any]) -> Exception:

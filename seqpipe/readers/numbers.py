@@ -26,19 +26,21 @@ class BadNumber(ValueError):
         self.position = position
 
 
-def parse_numbers(texts: Sequence[str], *, missing: bool, counts: Counter[str]) -> np.ndarray:
+def parse_numbers(
+    texts: Sequence[str] | Sequence[bytes], *, missing: bool, counts: Counter[str], is_plain: bool = False
+) -> np.ndarray:
     """Return plain decimal numbers as (n,) float64.
 
     Args:
-        texts: one number each; white space may stand around it.
+        texts: one number each, as text or in UTF-8; white space may stand around it.
         missing: take texts that say a number is missing, and what is not finite, as NaN.
         counts: where those are counted.
+        is_plain: whether it is known that all is ASCII without "_".
 
     Raises:
         BadNumber: a text is no number, or it is missing or not finite and ``missing`` is False.
     """
-    joined = ",".join(texts)
-    if joined.isascii() and "_" not in joined:  # float() takes "1_0", and digits of every script
+    if is_plain or _is_plain(texts):
         try:
             numbers = np.fromiter(map(float, texts), np.float64, len(texts))
         except ValueError:
@@ -46,7 +48,16 @@ def parse_numbers(texts: Sequence[str], *, missing: bool, counts: Counter[str]) 
         else:
             if np.isfinite(numbers).all():
                 return numbers
-    return _one_by_one(texts, missing, counts)
+    return _one_by_one([text if isinstance(text, str) else text.decode() for text in texts], missing, counts)
+
+
+def _is_plain(texts: Sequence[str] | Sequence[bytes]) -> bool:
+    """Say whether float() takes no more than plain numbers: it reads "1_0", and digits of every script."""
+    if texts and isinstance(texts[0], bytes):
+        joined = b"".join(texts)  # type: ignore[arg-type]
+        return joined.isascii() and b"_" not in joined
+    text = "".join(texts)  # type: ignore[arg-type]
+    return text.isascii() and "_" not in text
 
 
 def _one_by_one(texts: Sequence[str], missing: bool, counts: Counter[str]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 Place in the flow: RawFile -> [regular] -> intake.
 
-A table is regular where it has no quote and every line as many cells as the first one. JSON Lines are
+A table is regular where every line is a row of as many cells as the first one. JSON Lines are
 where all values are strings without an escape, and lines differ in these strings alone: what stands
 between them is the same to the byte, so the keys of the first line, checked, are those of all.
 Anything else, an error included, is for the strict readers in ``tables`` and ``jsonl``, from the first row on.
@@ -11,17 +11,21 @@ Anything else, an error included, is for the strict readers in ``tables`` and ``
 from __future__ import annotations
 
 import codecs
+import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
-from seqpipe.readers.blocks import BLOCK_BYTES, LONGEST, Columns, Texts, join_ranges
+from seqpipe.readers.blocks import BLOCK_BYTES, LONGEST, Columns, Texts, join_ranges, pack
 from seqpipe.readers.compressed import DAMAGE
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice
 
-Cut = Callable[[bytes, np.ndarray], "list[Texts] | None"]  # cuts whole lines into their columns
+Cells = Sequence[bytes] | Sequence[str]  # those of a column
+Cut = Callable[[bytes], "list[Texts] | None"]  # cuts whole lines into their columns
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 _NEWLINE, _QUOTE = b'\n"'
 
 
@@ -38,18 +42,18 @@ def read_regular(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[C
     """
     names: list[str] = []
     cut: Cut
-    for data in _whole_lines(raw):
-        if data is None or data.startswith(codecs.BOM_UTF8):
+    for data in whole_lines(raw):
+        if data is None:
             yield None
             return
         if not names and format == "jsonl":
             names, cut = _like_object(data[: data.index(b"\n") + 1])
         elif not names:
             head, data = data[: data.index(b"\n")], data[data.index(b"\n") + 1 :]
-            delimiter = "," if format == "csv" else "\t"
-            names, cut = head.decode().split(delimiter), _like_row(ord(delimiter), head)
-            names = [] if b'"' in head or "" in names or len(set(names)) < len(names) else names
-        taken = _take(data, names, columns.find(names, raw.error), cut) if names and data else None
+            names = header_of(head, DELIMITERS[format])
+            cut = partial(_cut_rows, DELIMITERS[format], len(names))
+        cells = cut(data) if names and data else None
+        taken = None if cells is None else _take(cells, names, columns.find(names, raw.error))
         if not names or (data and taken is None):
             yield None
             return
@@ -57,7 +61,7 @@ def read_regular(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[C
             yield taken
 
 
-def _whole_lines(raw: RawFile) -> Iterator[bytes | None]:
+def whole_lines(raw: RawFile) -> Iterator[bytes | None]:
     """Yield UTF-8 text in blocks of whole lines, LF at the end of each; None where that is not at hand."""
     pending, data = b"", b" "
     while data:
@@ -73,17 +77,14 @@ def _whole_lines(raw: RawFile) -> Iterator[bytes | None]:
         except (*DAMAGE, UnicodeError):
             yield None
             return
-        if len(pending) > LONGEST or b"\r" in block or b"\0" in block:
+        if len(pending) > LONGEST or b"\r" in block or b"\0" in block or block.startswith(codecs.BOM_UTF8):
             yield None
             return
         if block:
             yield block if block.endswith(b"\n") else block + b"\n"
 
 
-def _take(data: bytes, names: list[str], found: tuple[str | None, str], cut: Cut) -> Columns | None:
-    cells = cut(data, np.frombuffer(data, np.uint8))
-    if cells is None:
-        return None
+def _take(cells: list[Texts], names: list[str], found: tuple[str | None, str]) -> Columns | None:
     texts = dict(zip(names, cells, strict=True))
     id_name, sequence_name = found
     ids, (letters, lengths) = None if id_name is None else texts.pop(id_name), texts.pop(sequence_name)
@@ -92,30 +93,45 @@ def _take(data: bytes, names: list[str], found: tuple[str | None, str], cut: Cut
     return Columns(ids, texts, letters, lengths)
 
 
-def _like_row(delimiter: int, head: bytes) -> Cut:
-    """Return what cuts the rows of a table whose first one is ``head``."""
-    width = head.count(bytes([delimiter])) + 1
+def header_of(head: bytes, delimiter: str) -> list[str]:
+    """Return the names of the columns of a table; none where they are not plain and all different."""
+    try:
+        names = next(csv.reader([head.decode()], delimiter=delimiter, strict=True), [])
+    except csv.Error:
+        return []
+    return [] if "" in names or len(set(names)) < len(names) else names
 
-    def cut(data: bytes, array: np.ndarray) -> list[Texts] | None:
-        places = np.flatnonzero((array == delimiter) | (array == _NEWLINE))
-        if b'"' in data or len(places) % width:
-            return None
-        is_end = (array[places] == _NEWLINE).reshape(-1, width)
-        if not is_end[:, -1].all() or is_end[:, :-1].any():
-            return None
-        lengths = (np.diff(places, prepend=-1) - 1).astype("<u8").reshape(-1, width)
-        if width == 1 and not lengths.all():
-            return None  # blank lines
-        mark = bytes([delimiter])
-        cells = data[:-1].replace(b"\n", mark).split(mark)
-        return [(b"".join(cells[k::width]), lengths[:, k]) for k in range(width)]
 
-    return cut
+def cells_of(data: bytes, delimiter: str, width: int) -> list[Cells] | None:
+    """Return the cells of whole rows, column by column; None where a line is no row of ``width`` cells."""
+    if b'"' in data:
+        lines = data.decode().split("\n")[:-1]
+        try:
+            rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
+        except csv.Error:
+            return None
+        if len(rows) != len(lines) or set(map(len, rows)) != {width}:
+            return None  # a cell goes over lines, or a line is blank
+        return list(zip(*rows, strict=True))
+    mark, array = delimiter.encode(), np.frombuffer(data, np.uint8)
+    places = np.flatnonzero((array == ord(delimiter)) | (array == _NEWLINE))
+    if len(places) % width or (width == 1 and b"\n\n" in b"\n" + data):
+        return None
+    is_end = (array[places] == _NEWLINE).reshape(-1, width)
+    if not is_end[:, -1].all() or is_end[:, :-1].any():
+        return None
+    cells = data[:-1].replace(b"\n", mark).split(mark)
+    return [cells[k::width] for k in range(width)]
+
+
+def _cut_rows(delimiter: str, width: int, data: bytes) -> list[Texts] | None:
+    cells = cells_of(data, delimiter, width)
+    return None if cells is None else list(map(pack, cells))
 
 
 def _like_object(line: bytes) -> tuple[list[str], Cut]:
     """Return the keys of a line of JSON, and what cuts lines like it; no key where it is not regular."""
-    def nothing(data: bytes, array: np.ndarray) -> None:
+    def nothing(data: bytes) -> None:
         return None
 
     try:
@@ -130,7 +146,8 @@ def _like_object(line: bytes) -> tuple[list[str], Cut]:
     bounds = [0, *(place for k in range(0, len(quotes), 4) for place in (quotes[k + 2] + 1, quotes[k + 3])), len(line)]
     between = [line[bounds[k] : bounds[k + 1]] for k in range(0, len(bounds), 2)]
 
-    def cut(data: bytes, array: np.ndarray) -> list[Texts] | None:
+    def cut(data: bytes) -> list[Texts] | None:
+        array = np.frombuffer(data, np.uint8)
         places = np.flatnonzero(array == _QUOTE)
         if len(places) % len(quotes) or b"\\" in data:
             return None
