@@ -37,8 +37,9 @@ ROWS = {
 }
 ROWS["long"] = ["a,0,1.5,2,x\n", "a,1,-1e3,2,x\n", "b,0,3,4,y\n", "b,1,3,4,y\n", "a,0,7,8,x\n", "c,5,1,2,\n",
                 "c,4,1,2,\n", '"c",6, 1 ,"2",\n', "d,0,1_0,2,x\n", "d_e,0,1,2,x\n", "d,0,\u0661,2,x\n", "d,0,,2,x\n",
-                "d,0,NA,2,x\n", "d,0,1,inf,x\n", "d,nan,1,2,x\n", ",0,1,2,x\n", "b,2,3,4,z\n", "d,0,1\n", "\n", "d,0,1,2,é\r\n",
-                '"d",1,1,2,"é"\n', '"d",1,1,2,"é\nx"\n', "d,0,1e39,2,x\n", "d,0,1,2,last", "d,0,\x1c1,2,x\n", "\ufeff"]
+                "d,0,NA,2,x\n", "d,0,1,inf,x\n", "d,nan,1,2,x\n", ",0,1,2,x\n", "b,2,3,4,z\n", "d,0,1\n", "\n",
+                "d,0,1,2,é\r\n", '"d",1,1,2,"é"\n', '"d",1,1,2,"é\nx"\n', "d,0,1e39,2,x\n", "d,0,1,2,last",
+                "d,0,\x1c1,2,x\n", "\ufeff"]
 HEADS = {"csv": ["id,seq,n\n"] * 6 + ["id,seq,id\n", "seq\n", "id,,seq\n", '"id",seq,n\n', "\ufeffid,seq,n\n",
                                       "\nid,seq,n\n", "id,n,other\n", "id,seq,n\r\n"],
          "long": ["id,t,v,w,n\n"] * 6 + ['"id","t","v","w","n"\n', "t,id,v,w,n\n", "t,x,v,w,n\n", "id,t,v,n\n",
