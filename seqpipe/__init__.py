@@ -24,6 +24,7 @@ Layer 1
     bench_peers         the loaders people have today
     weights             draw sequences by weight
     windows             the order in which an epoch visits the sequences
+    reading_order       the order in which a recurrent layer reads a batch
     batch               one padded batch
 Layer 2
     inputs              which raw files a command line names

@@ -27,7 +27,8 @@ from seqpipe.device import Waiting, batches_on, choose_device, describe_device, 
 from seqpipe.errors import OptionError, SeqpipeError, StoreError
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions, TrainOptions
-from seqpipe.rnn import ModelConfig, SequenceRNN, choose_rnn_path
+from seqpipe.reading_order import choose_rnn_path
+from seqpipe.rnn import ModelConfig, SequenceRNN
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seqpipe.rnn import CHOICES, ModelConfig, SequenceRNN, choose_rnn_path
+from seqpipe.reading_order import choose_rnn_path
+from seqpipe.rnn import CHOICES, ModelConfig, SequenceRNN
 
 NUM_TOKENS = 7
 NUM_CHANNELS = 3
