@@ -92,6 +92,7 @@ Layer 8
     bench_costs         measure opening, checking and a cold disk
 Layer 9
     split_sets          the train, valid and test set of a run
+    networks            the task and the network that fit a store
     prediction          predict from raw input or a store
     bench_import        measure the import beside what reads raw files alone
     bench_store         measure reading beside other loaders

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Subset
 from tqdm import tqdm
@@ -22,13 +21,14 @@ import seqpipe
 from seqpipe.batch import Batch
 from seqpipe.batch_settings import MIXING
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
-from seqpipe.dataloader import SequenceLoader, get_dataloader, store_rows
+from seqpipe.dataloader import SequenceLoader, get_dataloader
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
-from seqpipe.errors import OptionError, SeqpipeError, StoreError
+from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.ingest import preprocess
+from seqpipe.networks import configure, describe_task
 from seqpipe.options import PreprocessOptions, TrainOptions
 from seqpipe.reading_order import choose_rnn_path
-from seqpipe.rnn import ModelConfig, SequenceRNN
+from seqpipe.rnn import SequenceRNN
 from seqpipe.rundir import RunDirectory
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store
@@ -39,7 +39,6 @@ from seqpipe.throughput import Throughput
 from seqpipe.world import rank_and_size
 
 BUILT_IN = Path(__file__).parents[1] / "data" / "amp"
-MOST_EMBEDDING = 8 << 30  # bytes
 WARMUP = 0.05  # share of the run in which the learning rate rises
 DEFAULT_EPOCHS, LEAST_STEPS, MOST_EPOCHS = 12, 500, 100
 DEFAULT_BATCH_SIZE = 64
@@ -100,9 +99,11 @@ def _train(options: TrainOptions, device: torch.device) -> TrainResult:
     store, run = _open(options)
     name = choose_task(options.task, store.header, str(store.path))
     train_set, valid_set, test_set = split_store(store, options.subset, options.fold)
-    task = _describe_task(name, store, train_set)
+    task = describe_task(name, store, train_set)
+    if name == "lm" and options.bidirectional:
+        announce("lm reads each sequence forward only")
     torch.manual_seed(options.seed)
-    model = SequenceRNN(_configure(task, store, options)).to(device)
+    model = SequenceRNN(configure(task, store, options)).to(device)
     if store.kind == "features":
         model.set_statistics(store.header["moments"]["mean"], store.header["moments"]["deviation"])
     run = run or RunDirectory(options.out, store.path.stem)
@@ -287,45 +288,3 @@ def _open(options: TrainOptions) -> tuple[Store | ShardedStore, RunDirectory | N
     ))
     announce(str(summary))
     return open_store(summary.path), run
-
-
-def _describe_task(name: str, store: Store | ShardedStore, train_set: Any) -> Task:
-    """Return the task with its number of outputs and the moments of its labels."""
-    if name == "lm":
-        assert store.alphabet is not None
-        return Task(name, store.alphabet.num_tokens)
-    if name == "classify":
-        numbers = np.asarray(store.column("label"))
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(store.classes):
-            raise StoreError(
-                f"{store.path}: damaged: /metadata/label holds {numbers.min()} to {numbers.max()}, expected "
-                f"0 <= label < {len(store.classes)}; run: seqpipe verify {store.path}", path=store.path,
-            )
-        return Task(name, len(store.classes))
-    labels = np.asarray(store.column("label"))[store_rows(train_set)]
-    return Task(name, 1, float(labels.mean()), float(labels.std()) or 1.0)
-
-
-def _configure(task: Task, store: Store | ShardedStore, options: TrainOptions) -> ModelConfig:
-    if task.name == "lm" and options.bidirectional:
-        announce("lm reads each sequence forward only")
-    embedding_bytes = 4 * options.embedding_dim * (store.alphabet.num_tokens if store.alphabet else 0)
-    if embedding_bytes > MOST_EMBEDDING:
-        raise OptionError(f"{store.path}: the alphabet has {embedding_bytes // 4 // options.embedding_dim:,} tokens; "
-                          f"their embedding would take {embedding_bytes / 1e9:,.0f} GB: number the integers from 0 "
-                          "on without gaps, or lower --embedding-dim")
-    return ModelConfig(
-        task=task.name,  # type: ignore[arg-type]
-        num_tokens=store.alphabet.num_tokens if store.alphabet else 0,
-        num_channels=len(store.channels),
-        missing=store.header["encoding"].get("missing") is True,
-        num_outputs=task.num_outputs,
-        model=options.model,
-        embedding_dim=options.embedding_dim,
-        hidden_dim=options.hidden_dim,
-        layers=options.layers,
-        bidirectional=options.bidirectional and task.name != "lm",
-        dropout=options.dropout,
-        pooling=options.pooling,
-        rnn_path=options.rnn_path,
-    )
