@@ -18,8 +18,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,17 @@ def run(options: BenchOptions) -> ImportTable:
 
 
 def make_files(folder: Path, num_records: int, seed: int) -> dict[str, tuple[Path, int]]:
-    """Write random DNA in each format; return path and size of the uncompressed text."""
+    """Write random DNA in each format, integers and rows of numbers; return path and size of the uncompressed text."""
     rng = np.random.default_rng(seed)
     lengths = np.maximum(rng.normal(300, 60, num_records).astype(int), 1).tolist()
     letters = np.frombuffer(b"ACGT", np.uint8)[rng.integers(0, 4, sum(lengths))].tobytes().decode()
-    paths = {name: folder / f"bench.{name}" for name in ("fa", "fa.gz", "csv", "jsonl")}
-    with (open(paths["fa"], "w", encoding="ascii") as fasta, open(paths["csv"], "w", encoding="ascii") as table,
-          open(paths["jsonl"], "w", encoding="ascii") as objects):
+    paths = {name: folder / f"bench.{name}" for name in (
+        "fa", "fa.gz", "csv", "quoted.csv", "long.csv", "jsonl", "integers.jsonl", "rows.jsonl")}
+    with ExitStack() as stack:
+        fasta, table, quoted, objects = (stack.enter_context(open(paths[name], "w", encoding="ascii"))
+                                         for name in ("fa", "csv", "quoted.csv", "jsonl"))
         table.write("id,sequence,label\n")
+        quoted.write('"id","sequence","label"\n')
         start = 0
         for number, length in enumerate(lengths):
             text = letters[start : start + length]
@@ -104,8 +107,20 @@ def make_files(folder: Path, num_records: int, seed: int) -> dict[str, tuple[Pat
             lines = "\n".join(text[i : i + WIDTH] for i in range(0, length, WIDTH))
             fasta.write(f">read{number}\n{lines}\n")
             table.write(f"read{number},{text},class{number % 3}\n")
+            quoted.write(f'"read{number}","{text}","class{number % 3}"\n')
             record = {"id": f"read{number}", "sequence": text, "label": f"class{number % 3}"}
             objects.write(json.dumps(record) + "\n")
+    with ExitStack() as stack:
+        steps, integers, rows = (stack.enter_context(open(paths[name], "w", encoding="ascii"))
+                                 for name in ("long.csv", "integers.jsonl", "rows.jsonl"))
+        steps.write("id,time,x,y,z,label\n")
+        for number, length in enumerate(lengths[: len(lengths) // 10]):
+            name, label = f"sensor{number}", f"class{number % 3}"
+            numbers = rng.normal(size=(length, 3)).round(4).tolist()
+            steps.writelines(f"{name},{time},{x},{y},{z},{label}\n" for time, (x, y, z) in enumerate(numbers))
+            tokens = rng.integers(0, 1000, length).tolist()
+            for file, sequence in ((integers, tokens), (rows, numbers)):
+                file.write(json.dumps({"id": name, "sequence": sequence, "label": label}) + "\n")
     with open(paths["fa"], "rb") as plain, gzip.open(paths["fa.gz"], "wb", 6) as packed:
         packed.write(plain.read())
     sizes = {name: paths[name.removesuffix(".gz")].stat().st_size for name in paths}
@@ -116,6 +131,8 @@ def _readers(path: Path, folder: Path) -> dict[str, Callable[[], object]]:
     """Return what reads a file: seqpipe, with two workers too where it has more than one slice, and the others."""
     def ours(workers: int) -> Callable[[], object]:
         options = PreprocessOptions(raw=(path,), out=folder / "bench.h5", workers=workers, overwrite=True)
+        if path.name == "bench.long.csv":
+            options = replace(options, time_column="time", value_columns="x,y,z")
         return lambda: preprocess(options)
 
     readers: dict[str, Callable[[], object]] = {"seqpipe": ours(1)}

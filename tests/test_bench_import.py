@@ -12,7 +12,8 @@ def test_every_reader_there_is_has_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "SLICE_BYTES", 100_000)  # below the file's size: two workers have something to share
     table = run(BenchOptions(subject="import", size=0.001, rounds=1, folder=tmp_path))
     text = str(table)
-    assert list(table.speeds) == ["fa", "fa.gz", "csv", "jsonl"]
+    assert list(table.speeds) == [
+        "fa", "fa.gz", "csv", "quoted.csv", "long.csv", "jsonl", "integers.jsonl", "rows.jsonl"]
     assert all(list(speeds)[0] == "seqpipe" and min(speeds.values()) > 0 for speeds in table.speeds.values())
     assert {"csv.reader"} < table.speeds["csv"].keys() and {"json.loads"} < table.speeds["jsonl"].keys()
     assert {"seqpipe --workers 2", "bare NumPy look-up", "bare bytes.translate"} < table.speeds["fa"].keys()
