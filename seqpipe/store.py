@@ -48,12 +48,15 @@ class Store(Described):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.mapping = Mapping(*locate(self.path))
-        # A few bytes here and there: reading ahead of each could take megabytes. But some are read whole.
+        # The ends of most arrays, and some whole, are fetched at once: reading ahead of each could take megabytes.
         self.mapping.advise_all("MADV_RANDOM")
         extents = self.mapping.extents
         for name, extent in extents.items():
             if name == "header" or name.startswith("chunks/"):
                 self.mapping.advise(name, "MADV_WILLNEED", 0, extent.num_bytes)
+            elif name.endswith("offsets") and extent.num_bytes:
+                self.mapping.advise(name, "MADV_WILLNEED", 0, 1)
+                self.mapping.advise(name, "MADV_WILLNEED", extent.num_bytes - 1, extent.num_bytes)
         self.arrays: dict[str, Any] = {name: None if extent.chunk_rows else self.mapping.array(name)
                                        for name, extent in extents.items()}
         self._open_chunks()
