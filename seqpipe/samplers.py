@@ -132,8 +132,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         return self._looked_at(epoch)[:2]
 
     def _looked_at(self, epoch: int) -> tuple[int, int, int]:
-        """Plan all windows of an epoch, once; return its batches, long sequences, and the window of its largest batch.
-        """
+        """Plan an epoch's windows, once; return its batches, long sequences, and the window of its largest batch."""
         epoch = epoch if self.settings.shuffle else 0
         if epoch not in self._known:
             found = [(len(plan), plan.num_long, plan.most_padded)
@@ -242,7 +241,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             return 0
         if len(self._lengths) <= MOST_AT_ONCE:
             return self._looked_at(epoch)[2]
-        windows = self.settings.windows(len(self._lengths), epoch if self.settings.shuffle else 0)
+        windows = self.settings.windows(len(self._lengths), epoch)
         return windows.window_of(self._extremes[2]) if self._sums is None else 0
 
     def _planned(self, epoch: int, window: int) -> WindowPlan:
