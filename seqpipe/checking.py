@@ -9,6 +9,7 @@ finite. One byte a block remembers what is done; where all is done, reading test
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,8 +48,13 @@ def within(name: str, low: int, high: int) -> Rule:
 def finite(allow_nan: bool) -> Rule:
     """Return the rule that numbers are finite, or not infinite."""
     def first_misfit(part: np.ndarray) -> int:
-        good = ~np.isinf(part) if allow_nan else np.isfinite(part)
-        return -1 if good.all() else int(np.argmin(good))
+        half = len(part) + 1 >> 1
+        # No product or sum hides what is not finite. Of halves, as BLAS starts threads for 10,000 numbers.
+        if not half or part.dtype.char in "fd" and math.isfinite(np.vdot(part[:half], part[-half:])):
+            return -1
+        bad = np.isinf(part) if allow_nan else ~np.isfinite(part)
+        at = int(bad.argmax())  # the first True, found sooner than by any()
+        return at if bad[at] else -1
     return Rule("numbers that are not infinite" if allow_nan else "finite numbers", first_misfit)
 
 

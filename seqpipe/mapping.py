@@ -20,6 +20,7 @@ from seqpipe.layout import CHECKSUM_BLOCK, Extent
 
 LIBC = ctypes.CDLL(None) if os.name == "posix" else None
 PROBED = 8  # places looked at to know whether many are in memory
+LOWEST_BIT = bytes(byte & 1 for byte in range(256))  # of what mincore says of a page: whether it is in memory
 
 
 class Mapping:
@@ -89,6 +90,6 @@ class Mapping:
             first = min(offset + place, end - 1) // page * page
             count = -(-(min(offset + place + size, end) - first) // page)
             if mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(count * page), pages) == 0 \
-                    and any(byte & 1 == 0 for byte in pages.raw[:count]):
+                    and 0 in pages.raw[:count].translate(LOWEST_BIT):
                 return False
         return True

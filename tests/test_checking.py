@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import zlib
@@ -127,6 +128,18 @@ def test_content_that_fits_passes() -> None:
         if len(numbers):
             subject.touch(0, len(numbers))
         assert subject.left == 0
+
+
+@pytest.mark.filterwarnings("error")
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(["f2", "f4", "f8"]), st.integers(1, 2000), st.booleans(), st.data())
+def test_no_number_hides_one_that_is_not_finite(dtype: str, count: int, allow_nan: bool, data: st.DataObject) -> None:
+    """Zeros, numbers whose product is beyond all, or the opposite infinity beside it: the first misfit is named."""
+    part = np.full(count, data.draw(st.sampled_from([0.0, -0.0, 1e-8, -3.0, np.finfo(dtype).max])), dtype)
+    for value in data.draw(st.lists(st.sampled_from([np.inf, -np.inf, np.nan]), max_size=3)):
+        part[data.draw(st.integers(0, count - 1))] = value
+    wrong = [i for i, number in enumerate(part.tolist()) if math.isinf(number) or math.isnan(number) and not allow_nan]
+    assert finite(allow_nan).first_misfit(part) == (wrong[0] if wrong else -1)
 
 
 # A store
