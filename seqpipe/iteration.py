@@ -61,15 +61,15 @@ class SequenceLoader(DataLoader[Any]):
         self._sequences = base_dataset(dataset)
         self._position: Position | None = None
         self._running: int | None = None
+        self._told: int | None = None
         self._noting = _Noting(plain=type(dataset) is not SequenceDataset or dataset.transform is not None)
         self._start_worker = self.worker_init_fn
         self._workers_epoch: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the steps of the whole epoch that is running, else of that to come, the same on all ranks."""
-        steps = self._plan.num_steps(self._plan.next_position[0] if self._running is None else self._running)
-        self._plan.told = steps
-        return steps
+        self._told = self._plan.num_steps(self._plan.next_position[0] if self._running is None else self._running)
+        return self._told
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be all of epoch ``epoch`` (0-based).
@@ -124,10 +124,11 @@ class SequenceLoader(DataLoader[Any]):
 
     def _warn_if_cut(self, epoch: int, handed: int) -> None:
         """Say so where an epoch was left after as many batches as another has: a framework asked for len only once."""
-        if handed == self._plan.told and handed < self._plan.num_steps(epoch):
+        if handed == self._told and handed < self._plan.num_steps(epoch):
             warnings.warn(f"epoch {epoch} was left after {handed} of its {self._plan.num_steps(epoch)} batches, the "
-                          "len() of another epoch: with max_tokens they differ. Ask for len(loader) in each epoch",
-                          stacklevel=3)
+                          "len() of another epoch: with max_tokens they differ. Ask for len(loader) in each epoch; in "
+                          "Lightning let train_dataloader call loader.set_epoch(self.current_epoch), and set "
+                          "reload_dataloaders_every_n_epochs=1", stacklevel=3)
 
     @property
     def _index_sampler(self) -> Any:

@@ -9,7 +9,6 @@ Place in the flow: batching -> [samplers] -> DataLoader -> SequenceDataset.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -20,15 +19,11 @@ from torch.utils.data import Sampler
 
 from seqpipe.batch_settings import MIXING, WINDOW, PlanSettings, check_budget
 from seqpipe.batching import WindowPlan, count_batches, lengths_between, plan_window
-from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.errors import OptionError
 from seqpipe.states import CHUNK, MOST_AT_ONCE, MOST_EPOCHS, Position, fingerprint, position_of, state_of
 from seqpipe.weights import cumulative_weights
 
 Step = tuple[np.ndarray, Position, float]
-LIGHTNING = """\
-epoch {epoch} has {steps} batches, and Lightning would leave it after {told}, the len() of another epoch: with
-max_tokens they differ. Let train_dataloader call loader.set_epoch(self.current_epoch), and give the Trainer
-reload_dataloaders_every_n_epochs=1; or use batch_size without max_tokens"""
 
 
 class LengthBatchSampler(Sampler[list[int]]):
@@ -91,7 +86,6 @@ class LengthBatchSampler(Sampler[list[int]]):
         self.batch_size, self.drop_last = batch_size, drop_last  # where torch's tools look for them
         self.rank, self.world_size, self.source = rank, world_size, source
         self.epoch = 0
-        self.told: int | None = None  # what len() said last
         self._next: Position = (0, 0, 0)
         self._resumed: Position | None = None
         self._plans: dict[tuple[int, int], WindowPlan] = {}
@@ -107,8 +101,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the steps of the whole epoch that is set, equal on all ranks; a token budget has them counted."""
-        self.told = self.num_steps(self.epoch)
-        return self.told
+        return self.num_steps(self.epoch)
 
     def num_steps(self, epoch: int) -> int:
         """Return the steps of epoch ``epoch``, equal on all ranks."""
@@ -161,10 +154,6 @@ class LengthBatchSampler(Sampler[list[int]]):
         if not 0 <= epoch < MOST_EPOCHS:
             raise ValueError(f"epoch={epoch!r}; expected 0 <= epoch < 2**62")
         epoch = int(epoch)
-        # Lightning's fit stops each epoch after as many batches as the first has; who calls is the only sign of it.
-        caller = sys._getframe(2).f_globals.get("__name__", "") if self.told is not None else ""
-        if caller.endswith(".loops.fit_loop") and self.told is not None and self.told < self.num_steps(epoch):
-            raise SeqpipeError(LIGHTNING.format(epoch=epoch, steps=self.num_steps(epoch), told=self.told))
         if self._resumed == (epoch + 1, 0, 0):
             self.epoch, self._next = epoch, (epoch, self._num_windows, 0)
         elif self._resumed is None or self._resumed[0] != epoch:
