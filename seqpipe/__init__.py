@@ -74,7 +74,7 @@ Layer 6
     sequences           the store as a torch dataset
     samplers            batch plans for a DataLoader
     verification        check every byte of a store
-    intake              collect one slice in one part
+    intake              collect one slice, or small files, in one part
     leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
 Layer 7

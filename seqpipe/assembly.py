@@ -213,7 +213,7 @@ def _told_splits(selection: Selection, rule: SplitRule) -> tuple[np.ndarray, lis
     numbers = array("H")
     names: dict[str, int] = {}
     texts = (selection.column(rule.column).texts() if rule.column else
-             (os.path.basename(part.state["path"]) for part, count in selection.part_counts() for _ in range(count)))
+             (os.path.basename(path) for path, count in selection.file_counts() for _ in range(count)))
     for i, text in enumerate(texts):
         try:
             split = split_name(text) if rule.column else split_of_file(text)

@@ -1,6 +1,6 @@
 """Make the parts of all slices of an import, one after the other or many at a time.
 
-Place in the flow: slices -> [collection: intake, slice by slice] -> parts -> assembly.
+Place in the flow: slices -> [collection: intake, part by part] -> parts -> assembly.
 
 Which part holds what depends on the slices alone. Where slices fail, the error of the first one
 in the order of the input is raised, whatever ran first. Parts that are there already are kept.
@@ -22,7 +22,7 @@ from seqpipe.executors import Crew
 from seqpipe.intake import collect
 from seqpipe.parts import Part
 from seqpipe.plan import Plan, lay_out, look_ahead
-from seqpipe.slices import Slice
+from seqpipe.slices import Slice, together
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Job:
     """One part to be made, in this process or another.
 
     Attributes:
-        number: of the slice among all, from 0.
-        slice, plan, pinned: as ``collect`` takes them.
+        number: of the part among all, from 0.
+        slices, plan, pinned: as ``collect`` takes them.
         folder: of all parts.
         line: how many lines stand before the slice, where they were counted.
     """
 
     number: int
-    slice: Slice
+    slices: tuple[Slice, ...]
     plan: Plan
     pinned: tuple[str | None, str] | None
     folder: Path
@@ -73,24 +73,27 @@ def collect_all(
     jobs = _jobs(slices, plan, folder)
     ticks = Ticks(folder, len(jobs), progress)
     missing = {job.number: job for job in jobs if not _is_there(job)}
-    for number in range(len(jobs)):
-        if number not in missing:
-            ticks.set(number, _size(slices[number]))
+    for job in jobs:
+        if job.number not in missing:
+            ticks.set(job.number, sum(slice.num_bytes for slice in job.slices))
     parts: list[Part] = []
     try:
         crew.start(make_part, missing)
         for job in jobs:
-            if parts and parts[-1].state["end"] is None and parts[-1].state["path"] == os.fsdecode(job.slice.path):
+            slice, before = job.slices[0], parts[-1].pieces[-1] if parts else {}
+            if before and before["end"] is None and before["path"] == os.fsdecode(slice.path):
                 continue  # the part before took the rest of the file
             try:
                 if job.number in missing:
                     crew.finish(job.number, lambda chosen: make_part(chosen, ticks), ticks.show)
             except RawFormatError:
+                if slice.is_whole:
+                    raise
                 # Its lines were counted from its own start; and it may have been cut inside a record.
-                make_part(replace(job, slice=job.slice.onwards(), line=job.slice.lines_before()), ticks)
+                make_part(replace(job, slices=(slice.onwards(),), line=slice.lines_before()), ticks)
             except BrokenExecutor as error:
-                raise SeqpipeError(f"{job.slice.path}: a worker died while it was imported (was it killed, or memory "
-                                   f"short?): {error}; try again with fewer --workers", path=job.slice.path) from error
+                raise SeqpipeError(f"{slice.path}: a worker died while it was imported (was it killed, or memory "
+                                   f"short?): {error}; try again with fewer --workers", path=slice.path) from error
             parts.append(Part(job.into))
     finally:
         ticks.stop()
@@ -101,18 +104,18 @@ def collect_all(
 def _jobs(slices: Sequence[Slice], plan: Plan, folder: Path) -> list[Job]:
     jobs: list[Job] = []
     pinned: tuple[str | None, str] | None = None
-    for number, slice in enumerate(slices):
-        if not jobs or jobs[-1].slice.path != slice.path:
-            whole = slice.start == 0 and slice.end is None
-            pinned = None if whole else look_ahead(replace(slice, start=0), plan)[1]
-        jobs.append(Job(number, slice, plan, pinned, folder))
+    for number, group in enumerate(together(slices)):
+        first = group[0]
+        if not jobs or jobs[-1].slices[0].path != first.path:
+            pinned = None if first.is_whole else look_ahead(replace(first, start=0), plan)[1]
+        jobs.append(Job(number, group, plan, pinned, folder))
     return jobs
 
 
 def make_part(job: Job, ticks: Ticks | None = None) -> None:
     """Make the part of a job; what a worker runs."""
     with ticks or Ticks(job.folder) as ticks:
-        collect(job.slice, job.plan, job.into, pinned=job.pinned, line=job.line,
+        collect(job.slices, job.plan, job.into, pinned=job.pinned, line=job.line,
                 progress=lambda count: ticks.set(job.number, count))
 
 
@@ -126,16 +129,12 @@ def _is_there(job: Job) -> bool:
     return True
 
 
-def _size(slice: Slice) -> int:
-    return (slice.path.stat().st_size if slice.end is None else slice.end) - slice.start
-
-
 class Ticks:
-    """How many bytes of each slice were read: a file that all workers of an import write their numbers into.
+    """How many bytes of each part were read: a file that all workers of an import write their numbers into.
 
     Args:
         folder: of the parts.
-        count: of the slices, in the process that shows the progress; a worker opens what is there.
+        count: of the parts, in the process that shows the progress; a worker opens what is there.
         progress: called with numbers of bytes.
     """
 
@@ -154,7 +153,7 @@ class Ticks:
             self._file.close()
 
     def set(self, number: int, count: int) -> None:
-        """Note that ``count`` bytes of a slice were read.
+        """Note that ``count`` bytes of a part were read.
 
         Raises:
             Stopped: the import was given up.

@@ -33,13 +33,13 @@ from seqpipe.executors import open_crew
 from seqpipe.inputs import STDIN, raw_files
 from seqpipe.likeness import Given, read_given
 from seqpipe.options import PreprocessOptions
-from seqpipe.plan import Plan, count_records, find_label_column, find_record, lay_out, look_ahead, slice_of
+from seqpipe.plan import Plan, count_records, find_label_column, find_record, lay_out, look_ahead
 from seqpipe.publish import check_output, parts_folder, writing
 from seqpipe.readers import detect_format, file_text
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.tables import read_labels
 from seqpipe.selection import Selection
-from seqpipe.slices import SLICE_BYTES, Slice, cut, share_of
+from seqpipe.slices import SLICE_BYTES, TOGETHER_BYTES, Slice, cut, share_of
 from seqpipe.splits import SplitRule, parse_split, split_of_file
 from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
@@ -121,18 +121,17 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         others = {*options.raw} - {slice.path for slice in slices}
         sources = [path for path in sources if path not in others]
     stamps = [_stamp(path) for path in sources]
-    total = sum((slice.end or slice.path.stat().st_size) - slice.start for slice in slices)
+    total = sum(slice.num_bytes for slice in slices)
     with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
           _digests(sources, aside=options.workers > 1 or options.executor is not None) as digests,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
         with open_crew(options.workers, options.executor) as crew:
             plan, parts = collect_all(slices, plan, folder, bar.update, crew)
-        if slices[0].start and not parts[0].state["ids"]:
+        if slices[0].start and not all(part.state["ids"] for part in parts):
             parts[0].state["before"] = count_records(replace(slices[0], start=0, end=slices[0].start), plan)
         further = folder / "assembly"
         further.mkdir()
-        selection = Selection(parts, options, table, lambda part, number: find_record(slice_of(part), plan, number),
-                              further)
+        selection = Selection(parts, options, table, lambda part, number: find_record(part, plan, number), further)
         contents, header = assemble(selection, options, rule, given, formats)
         counts = sum((Counter(part.state["counts"]) for part in parts), selection.counts)
         header["provenance"] = _provenance(options, sources, digests()) | {"counts": dict(sorted(counts.items()))}
@@ -183,7 +182,7 @@ def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[i
     folder = parts_folder(options.out)
     names = {name: str(getattr(options, name)) for name in options.__dataclass_fields__
              if name not in ("out", "overwrite", "workers", "executor", "resume")}
-    fingerprint = {"version": seqpipe.__version__, "slices": str(SLICE_BYTES), **names,
+    fingerprint = {"version": seqpipe.__version__, "slices": f"{SLICE_BYTES}, {TOGETHER_BYTES}", **names,
                    **{f"size and time of {path}": str(stamp[1:]) for path, stamp in zip(sources, stamps, strict=True)}}
     mark = folder / "import.json"
     before = _read_mark(mark) if options.resume else {}

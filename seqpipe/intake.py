@@ -1,8 +1,8 @@
-"""Collect the records of one slice of the input in one part: a folder of spools.
+"""Collect the records of one slice of the input, or of some small files, in one part: a folder of spools.
 
 Place in the flow: Slice -> readers -> Record -> [intake] -> part -> assembly.
 
-A part depends on nothing but its slice and the plan, so that parts can be made anywhere, in any
+A part depends on nothing but its slices and the plan, so that parts can be made anywhere, in any
 order, and kept when an import is interrupted. Memory holds one record and small buffers.
 """
 
@@ -22,8 +22,8 @@ from seqpipe.encoding import new_encoder
 from seqpipe.errors import RawFormatError
 from seqpipe.parts import STATE, Part
 from seqpipe.plan import Plan
-from seqpipe.readers import name_record, no_record, read_records
-from seqpipe.readers.blocks import Columns, gather, read_blocks
+from seqpipe.readers import name_record, no_record, read_records, record_stem
+from seqpipe.readers.blocks import Columns, gather, pack, read_blocks
 from seqpipe.readers.fastx import line_of_symbol
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.regular import read_regular
@@ -37,7 +37,7 @@ GROUP = 1 << 20  # elements of records that are held together, about
 
 
 class Intake:
-    """Everything the records of one slice have said so far.
+    """Everything the records of one part have said so far.
 
     Args:
         folder: an empty one, for the spools.
@@ -63,7 +63,26 @@ class Intake:
                         for position, (name, dtype) in enumerate(self._layout.tracks)}
         self.read = 0
         self._was_cut = False
+        self._pieces: list[dict[str, Any]] = []
+        self._num_before = (0, 0)  # records read, and kept, of the slices before
+
+    def begin(self, slice: Slice) -> None:
+        """Say of which slice the next records are; one after the other, each to its end."""
+        self._slice, self._num_before = slice, (self.read, len(self._lengths))
         self._have_ids: bool | None = None
+
+    def end(self, counts: Counter[str]) -> None:
+        """Close the slice; ``counts`` is what its reader changed by choice."""
+        read, kept = self._num_before
+        self._pieces.append({"path": os.fsdecode(self._slice.path), "format": self._slice.format,
+                             "start": self._slice.start, "end": self._slice.end,
+                             "read": self.read - read, "rows": len(self._lengths) - kept})
+        self.counts += counts
+
+    @property
+    def _names(self) -> bool:
+        """Whether the records without ids get theirs here: their numbers are known from the start of a file on."""
+        return not self._have_ids and not self._slice.start
 
     def add(self, record: Record) -> None:
         """Take the next record.
@@ -75,7 +94,7 @@ class Intake:
         if self._have_ids is None:
             self._have_ids = record.id is not None
         assert self._have_ids == (record.id is not None), "a reader gives all records of a file ids, or none"
-        record_id, columns = name_record(record, self.read), record.columns
+        record_id, columns = name_record(record, self.read - self._num_before[0]), record.columns
         if columns.keys() != self._columns.keys():
             raise record.error(
                 f"has the columns {sorted(columns)}, but the first record has {sorted(self._columns)}; expected "
@@ -93,7 +112,7 @@ class Intake:
                                    "per element; correct the record")
             self._tracks[name].extend(track[:length])
         try:
-            if self._have_ids:
+            if self._have_ids or self._names:
                 self._ids.append(record_id.encode())
             for name, text in columns.items():
                 self._columns[name].append(text.encode())
@@ -111,10 +130,14 @@ class Intake:
             return False
         if not self._encoder.extend(columns.elements, columns.lengths):
             return False
-        self._have_ids = columns.ids is not None
+        self._have_ids, first = columns.ids is not None, self.read - self._num_before[0] + 1
         self.read += len(columns.lengths)
-        if columns.ids is not None:
-            self._ids.extend(*columns.ids)
+        ids = columns.ids
+        if self._names:
+            stem = record_stem(self._slice.path)
+            ids = pack([f"{stem}:{number}" for number in range(first, first + len(columns.lengths))])
+        if ids is not None:
+            self._ids.extend(*ids)
         for name, texts in columns.texts.items():
             self._columns[name].extend(*texts)
         self._lengths.extend(columns.lengths)
@@ -136,9 +159,9 @@ class Intake:
     def close(self) -> dict[str, Any]:
         """Write what is left; return what ``part.json`` holds."""
         arrays = self._spools.close()
-        return {"rows": arrays["lengths"]["items"], "read": self.read, "ids": self._have_ids is not False,
-                "columns": list(self._columns), "tracks": list(self._tracks), "encoding": self._encoder.state(),
-                "arrays": arrays,
+        return {"rows": arrays["lengths"]["items"], "read": self.read, "pieces": self._pieces,
+                "ids": self._have_ids is not False or self._names, "columns": list(self._columns),
+                "tracks": list(self._tracks), "encoding": self._encoder.state(), "arrays": arrays,
                 "counts": +(self.counts + self._encoder.counts)}
 
     def _add_sequence(self, record: Record) -> int | None:
@@ -182,16 +205,16 @@ class Intake:
         self.counts[f"records left out: {reason}"] += 1
 
 
-def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None, str] | None = None,
+def collect(slices: Sequence[Slice], plan: Plan, folder: Path, *, pinned: tuple[str | None, str] | None = None,
             line: int = 0, progress: Callable[[int], None] = lambda count: None) -> None:
-    """Read a slice into the part at ``folder``, which appears when it is complete.
+    """Read slices into the part at ``folder``, which appears when it is complete.
 
     Args:
-        slice: what is read.
+        slices: what is read: one, or whole files of one format.
         plan: with a layout.
         folder: of the part; its parent is there.
         pinned: the id and sequence column of the file's first record, where they are chosen.
-        line: how many lines stand before the slice.
+        line: how many lines stand before the first slice.
         progress: called now and then with the number of bytes read.
 
     Raises:
@@ -200,29 +223,13 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp")
     temporary.mkdir()
     try:
-        alone = slice.start == 0 and slice.end is None
-        regular = _collect_columns(slice, plan, temporary, pinned, progress)
-        if regular is None:
+        intake = _read_all(slices, plan, temporary, pinned, line, progress, by_columns=_in_columns(slices[0], plan))
+        if intake is None:
             shutil.rmtree(temporary)
             temporary.mkdir()
-        intake = regular or Intake(temporary, plan, slice.format)
-        with plan.open(slice, line) as raw:
-            if regular is not None:
-                pass  # all is read
-            elif slice.in_blocks(plan.options.encoding):
-                _collect_blocks(raw, slice.format, plan.choice(), intake, progress)
-                if alone and not intake.read:
-                    raise no_record(raw, slice.format)
-            else:
-                records = read_records(raw, slice.format, plan.choice(pinned), may_be_empty=not alone)
-                for group in _groups(records):
-                    intake.add_all(group)
-                    progress(raw.bytes_read())
-            progress(raw.size if slice.end is None else slice.end - slice.start)
-        state = {"path": os.fsdecode(slice.path), "format": slice.format, "start": slice.start, "end": slice.end,
-                 **intake.close()}
-        state["counts"] = +(raw.counts + state["counts"])
-        part = Part(temporary, state)
+            intake = _read_all(slices, plan, temporary, pinned, line, progress, by_columns=False)
+        assert intake is not None
+        part = Part(temporary, intake.close())
         part.add_hashes(plan.options.seed, sequences=plan.options.split != "none")
         (temporary / STATE).write_text(json.dumps(part.state), "utf-8")
         try:
@@ -234,30 +241,63 @@ def collect(slice: Slice, plan: Plan, folder: Path, *, pinned: tuple[str | None,
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _collect_columns(slice: Slice, plan: Plan, folder: Path, pinned: tuple[str | None, str] | None,
-                     progress: Callable[[int], None]) -> Intake | None:
-    """Return the intake of a slice of regular rows; None where it is to be read row by row."""
+def _in_columns(slice: Slice, plan: Plan) -> bool:
+    """Say whether a slice may be read column by column."""
     assert plan.layout is not None
-    options = plan.options
-    is_long = bool(options.value_columns) and slice.format != "jsonl"
-    if not (plan.layout.is_text or is_long) or not slice.in_columns(options.encoding):
-        return None
-    read = read_regular_long if is_long else read_regular
-    intake = Intake(folder, plan, slice.format)
-    with plan.open(slice) as raw:
-        try:
-            for columns in read(raw, slice.format, plan.choice(pinned)):
-                if columns is None or not intake.add_block(columns):
+    return slice.in_columns(plan.options.encoding) and (plan.layout.is_text or _is_long(slice, plan))
+
+
+def _is_long(slice: Slice, plan: Plan) -> bool:
+    return bool(plan.options.value_columns) and slice.format != "jsonl"
+
+
+def _read_all(slices: Sequence[Slice], plan: Plan, folder: Path, pinned: tuple[str | None, str] | None, line: int,
+              progress: Callable[[int], None], *, by_columns: bool) -> Intake | None:
+    """Return the intake of slices; None where they were to be read ``by_columns``, and one of them cannot be."""
+    intake, options, done = Intake(folder, plan, slices[0].format), plan.options, 0
+    for slice in slices:
+        num_bytes, before = slice.num_bytes, intake.read
+        with plan.open(slice, line) as raw:
+            intake.begin(slice)
+            tell = _teller(progress, done, raw)
+            if slice.in_blocks(options.encoding):
+                _collect_blocks(raw, slice.format, plan.choice(), intake, tell)
+            elif by_columns:
+                if not _collect_columns(raw, slice, plan, pinned, intake, tell):
                     return None
-                progress(raw.bytes_read())
-        except RawFormatError:
-            return None  # the strict reader comes to it too, and can name its line
-        intake.counts += raw.counts
-    return intake if intake.read else None
+            else:
+                for group in _groups(read_records(raw, slice.format, plan.choice(pinned), may_be_empty=True)):
+                    intake.add_all(group)
+                    tell()
+            if slice.is_whole and intake.read == before:
+                raise no_record(raw, slice.format)
+            intake.end(raw.counts)
+        done += num_bytes
+        progress(done)
+    return intake
+
+
+def _teller(progress: Callable[[int], None], done: int, raw: RawFile) -> Callable[[], None]:
+    """Return what tells how many bytes were read, of this file and those before."""
+    return lambda: progress(done + raw.bytes_read())
+
+
+def _collect_columns(raw: RawFile, slice: Slice, plan: Plan, pinned: tuple[str | None, str] | None, intake: Intake,
+                     tell: Callable[[], None]) -> bool:
+    """Take a slice of regular rows column by column; return False where it is to be read row by row."""
+    read, before = read_regular_long if _is_long(slice, plan) else read_regular, intake.read
+    try:
+        for columns in read(raw, slice.format, plan.choice(pinned)):
+            if columns is None or not intake.add_block(columns):
+                return False
+            tell()
+    except RawFormatError:
+        return False  # the strict reader comes to it too, and can name its line
+    return intake.read > before
 
 
 def _collect_blocks(raw: RawFile, format: str, columns: ColumnChoice, intake: Intake,
-                    progress: Callable[[int], None]) -> None:
+                    tell: Callable[[], None]) -> None:
     """Take the records of FASTA or FASTQ block by block, those of blocks that are not regular one by one."""
     for block in read_blocks(raw, format):
         if block.columns is not None and intake.add_block(block.columns):
@@ -266,7 +306,7 @@ def _collect_blocks(raw: RawFile, format: str, columns: ColumnChoice, intake: In
             for record in read_records(block.again, format, columns, may_be_empty=True):
                 intake.add(record)
             raw.line = block.again.line
-        progress(raw.bytes_read())
+        tell()
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:

@@ -2,8 +2,8 @@
 
 Place in the flow: part folders -> [parts] -> assembly.
 
-A part holds the records of one slice of the input: a folder of spools and a ``part.json``, which
-lists them. N is the number of records of all parts together.
+A part holds the records of one slice of the input, or of some small files: a folder of spools and a
+``part.json``, which lists them and the slices. N is the number of records of all parts together.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Part:
     Attributes:
         folder: as given.
         state: what ``part.json`` holds.
+        pieces: of each slice in order its path, format, start and end, and how many records were read and kept.
         rows: the number of its records.
 
     Raises:
@@ -45,6 +46,7 @@ class Part:
     def __init__(self, folder: Path, state: dict[str, Any] | None = None) -> None:
         self.folder = folder
         self.state: dict[str, Any] = state or json.loads((folder / STATE).read_text("utf-8"))
+        self.pieces: list[dict[str, Any]] = self.state["pieces"]
         self.rows: int = self.state["rows"]
         self._arrays: dict[str, dict[str, Any]] = self.state["arrays"]
         for name, array in self._arrays.items():
@@ -83,6 +85,11 @@ class Part:
     def adopt(self, name: str, spool: Spool) -> None:
         """Add a spool that lies elsewhere."""
         self._arrays[name] = {"path": str(spool.path), **spool.close()}
+
+    def piece(self, row: int) -> dict[str, Any]:
+        """Return the piece that a row is of."""
+        ends = list(accumulate(piece["rows"] for piece in self.pieces))
+        return self.pieces[bisect_right(ends, row)]
 
     def numbers(self) -> np.ndarray:
         """Return (rows,) the number of each record among those read, from 1: some may have been left out."""

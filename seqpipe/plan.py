@@ -180,20 +180,19 @@ def lay_out(first: Record, plan: Plan) -> Layout:
                                  if isinstance(sequence, str) else sequence))
 
 
-def slice_of(part: Part) -> Slice:
-    """Return the slice that a part was made of."""
-    state = part.state
-    return Slice(Path(state["path"]), state["format"], state["start"], state["end"])
-
-
 def count_records(slice: Slice, plan: Plan) -> int:
     """Return the number of records of a slice."""
     with plan.open(slice) as raw:
         return sum(1 for _ in read_records(raw, slice.format, plan.choice(), may_be_empty=True))
 
 
-def find_record(slice: Slice, plan: Plan, number: int) -> Record:
-    """Return the ``number``-th record (from 1) of a slice again, to name its place."""
+def find_record(part: Part, plan: Plan, number: int) -> Record:
+    """Return the ``number``-th record (from 1) read for a part again, to name its place."""
+    for piece in part.pieces:
+        if number <= piece["read"]:
+            break
+        number -= piece["read"]
+    slice = Slice(Path(piece["path"]), piece["format"], piece["start"], piece["end"])
     with plan.open(slice, slice.lines_before()) as raw:
         for position, record in enumerate(read_records(raw, slice.format, plan.choice(), may_be_empty=True), start=1):
             if position == number:

@@ -61,7 +61,7 @@ class Selection:
         self._settle_duplicates(spools)
         if not len(self.rows()):
             reasons = sum((Counter(part.state["counts"]) for part in parts), self.counts)
-            raise RawFormatError(f"{parts[0].state['path']}: no record is left: "
+            raise RawFormatError(f"{parts[0].pieces[0]['path']}: no record is left: "
                                  f"{', '.join(f'{name} ({count:,})' for name, count in reasons.items())}; correct the "
                                  "input, or change the options that leave them out")
 
@@ -79,12 +79,13 @@ class Selection:
             return np.arange(sum(part.rows for part in self.parts))
         return np.flatnonzero(self.keep)
 
-    def part_counts(self) -> Iterator[tuple[Part, int]]:
-        """Yield each part, and how many of its records stay."""
+    def file_counts(self) -> Iterator[tuple[str, int]]:
+        """Yield the path of each slice, and how many of its records stay."""
         first = 0
-        for part in self.parts:
-            yield part, part.rows if self.keep is None else int(self.keep[first : first + part.rows].sum())
-            first += part.rows
+        for piece in (piece for part in self.parts for piece in part.pieces):
+            rows = piece["rows"]
+            yield piece["path"], rows if self.keep is None else int(self.keep[first : first + rows].sum())
+            first += rows
 
     def error(self, i: int, column: str, finding: str) -> RawFormatError:
         """Return the error about a ``column`` of the ``i``-th record that stays.
@@ -107,11 +108,11 @@ class Selection:
         return self._find(part, int(part.numbers()[row]))
 
     def _name_by_number(self, spools: Spools) -> None:
-        """Give the records of files without ids theirs: STEM:n, n from 1 in each file."""
+        """Give the records of later slices of files without ids theirs: STEM:n, n from 1 in each file."""
         number, path = 0, ""
         for position, part in enumerate(self.parts):
-            if part.state["path"] != path:
-                number, path = part.state.get("before", 0), part.state["path"]
+            if part.pieces[0]["path"] != path:
+                number, path = part.state.get("before", 0), part.pieces[0]["path"]
             if not part.state["ids"]:
                 stem, spool = record_stem(Path(path)), spools.new_ragged(f"id{position}")
                 for n in (part.numbers() + number).tolist():
@@ -187,8 +188,8 @@ class Selection:
     def _check_long_tables(self, again: list[int], first: list[int]) -> None:
         """Refuse an id that comes back in a long table, whatever the policy: its rows are of one record."""
         for row, before in zip(again, first, strict=True):
-            part, _ = find_part(self.parts, row)
-            if part.state["format"] in ("csv", "tsv") and part is find_part(self.parts, before)[0]:
+            piece, first_piece = (part.piece(k) for part, k in (find_part(self.parts, i) for i in (row, before)))
+            if piece["format"] in ("csv", "tsv") and piece is first_piece:
                 raise self._error(row, "", f"the rows of this id started at {self._record(before).where()} and were "
                                   "broken off by those of another; expected the rows of one id one below the other: "
                                   "sort the table by id")

@@ -1,6 +1,6 @@
 """Cut raw files into slices that can be read one by one, in any process.
 
-Place in the flow: raw files -> [slices] -> intake.
+Place in the flow: raw files -> [slices] -> collection, intake.
 
 A slice is a range of bytes of one raw file that starts where a record starts. Where it is cut
 depends on the file alone, never on the workers. What cannot be cut is one slice: compressed
@@ -21,6 +21,8 @@ from seqpipe.readers.raw import RawFile
 
 SLICE_BYTES = 1 << 25
 MAX_SLICES = 1000  # of one file
+TOGETHER_BYTES = 1 << 22  # of small files that one part is made of, at most
+FILE_BYTES = 1 << 15  # what a file counts for at least: opening it takes the time of reading about as many
 
 # A line end and what follows it where a record starts. In FASTQ a line with "@" two lines above one
 # with "+" is a header: a sequence has neither first, and a quality line is followed by a header and a
@@ -48,6 +50,16 @@ class Slice:
     format: str
     start: int = 0
     end: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its file."""
+        return self.start == 0 and self.end is None
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes it has on disk."""
+        return (self.path.stat().st_size if self.end is None else self.end) - self.start
 
     def open(self, encoding: str, line: int = 0, *, replace_bytes: bool = False) -> RawFile:
         """Open the file for the lines of this slice; ``line`` lines stand before it."""
@@ -91,6 +103,23 @@ def cut(raw: RawFile, format: str) -> list[Slice]:
                         break
                     starts.append(match.end())
     return [Slice(raw.path, format, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def together(slices: Sequence[Slice]) -> list[tuple[Slice, ...]]:
+    """Return the slices, in their order, by the part that each goes into: small files of one format have one."""
+    groups: list[list[Slice]] = []
+    size = 0
+    for slice in slices:
+        cost = max(slice.num_bytes, FILE_BYTES)
+        before = groups[-1][-1] if groups else None
+        if (before is not None and before.is_whole and slice.is_whole and before.format == slice.format
+                and size + cost <= TOGETHER_BYTES):
+            groups[-1].append(slice)
+            size += cost
+        else:
+            groups.append([slice])
+            size = cost
+    return list(map(tuple, groups))
 
 
 def share_of(slices: Sequence[Slice], shard: str) -> list[Slice]:

@@ -41,7 +41,7 @@ def outcome(raw: Path, format: str, folder: Path, alphabet: str, in_blocks: bool
         with monkeypatch.context() as patch:
             if not in_blocks:
                 patch.setattr(slices.Slice, "in_blocks", lambda self, encoding: False)
-            collect(whole, plan, folder)
+            collect([whole], plan, folder)
     except SeqpipeError as error:
         return str(error)
     state = json.loads((folder / STATE).read_text("utf-8"))

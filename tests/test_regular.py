@@ -61,7 +61,7 @@ def outcome(raw: Path, format: str, folder: Path, alphabet: str, in_columns: boo
         with pytest.MonkeyPatch.context() as patch:
             if not in_columns:
                 patch.setattr(slices.Slice, "in_columns", lambda self, encoding: False)
-            collect(whole, plan, folder)
+            collect([whole], plan, folder)
     except SeqpipeError as error:
         return str(error)
     state = json.loads((folder / STATE).read_text("utf-8"))
