@@ -6,6 +6,7 @@ Place in the flow: headers of stores -> [agreement] -> sharded, merging.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +18,14 @@ from seqpipe.splits import SPLIT_NAMES, WHOLE
 
 _SAME = ("kind", "encoding", "channels", "label_type", "classes", "target_classes", "columns")
 _LIKE = "import the second one again with --like and the first one's path, or keep them apart"
+SPARE = "rows of --labels without a record left out"  # as it is counted
 MERGE = "merge them into one .h5 file, which has the column of both"
 
 
 def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the header of several stores as one, with empty ``splits``: their summaries need all lengths.
+
+    A store without a sequence (a shard may have left all out) counts for what was left out alone.
 
     Args:
         names: what to call each store in a message.
@@ -30,6 +34,9 @@ def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> 
     Raises:
         StoreError: two of them differ in what one store has once; the message names both.
     """
+    provenances = [header["provenance"] for header in headers]
+    told = [k for k, header in enumerate(headers) if header["splits"][WHOLE]["sequences"]] or list(range(len(headers)))
+    names, headers = [names[k] for k in told], [headers[k] for k in told]
     first = headers[0]
     for name, header in zip(names[1:], headers[1:], strict=True):
         for key in _SAME:
@@ -42,8 +49,33 @@ def joint_header(names: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> 
     joint["input"] = _joint_input([header["input"] for header in headers])
     if "moments" in first:
         joint["moments"] = _joint_moments(headers)
-    joint["provenance"] = _joint_provenance([header["provenance"] for header in headers])
+    joint["provenance"] = _joint_provenance(provenances)
     return joint
+
+
+def shard_numbers(provenances: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """Return which share of one import (from 1) each store is; None where they are not of one ``--shard I/N``."""
+    found = [re.fullmatch("([0-9]{1,18})/([0-9]{1,18})", str(part.get("shard"))) for part in provenances]
+    first = provenances[0]["options"]
+    numbers = [(int(match[1]), int(match[2])) for match in found if match]
+    if len(numbers) < len(found) or len({count for _, count in numbers}) > 1 or any(
+            part["options"] != first for part in provenances):
+        return None
+    return [number for number, _ in numbers]
+
+
+def num_spare(provenances: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many rows of the table of ``--labels`` no shard of an import uses; 0 where not all shards are here.
+
+    No two shards use one row: both would have a record with its id, and no store can.
+    """
+    tables = [part["table"] for part in provenances if "table" in part]
+    numbers = shard_numbers(provenances)
+    if numbers is None or sorted(numbers) != list(range(1, int(provenances[0]["shard"].split("/")[1]) + 1)):
+        return 0
+    if len(tables) < len(provenances) or any(table["rows"] != tables[0]["rows"] for table in tables):
+        return 0
+    return int(tables[0]["rows"] - sum(table["used"] for table in tables))
 
 
 def disagreement(first: str, second: str, what: str, one: Any, other: Any, remedy: str = _LIKE) -> StoreError:
@@ -88,6 +120,8 @@ def _joint_provenance(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.get("counts", {}))
+    if spare := num_spare(parts):
+        counts[SPARE] += spare
     # Tables of labels and the like stand behind the raw files, and are the same of all shards.
     backwards = zip(*(reversed(part["sources"]) for part in parts))
     num_common = sum(1 for _ in itertools.takewhile(lambda found: all(one == found[0] for one in found), backwards))

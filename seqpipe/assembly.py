@@ -101,7 +101,8 @@ def assemble(
     for name in others:
         texts = selection.column(name)
         ways = labels.common_ways(texts.distinct())
-        if (kind := _column_type(name, labels.type_of_ways(ways), given)) != "text":
+        found_type = labels.type_of_ways(ways) if len(values.lengths) else given.columns.get(name, "text")
+        if (kind := _column_type(name, found_type, given)) != "text":
             writing[name] = ways
         contents |= _column_content(name, texts, kind)
     tracks, target_classes = _tracks(selection, values.lengths, options, given)

@@ -21,7 +21,7 @@ from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
-from seqpipe.summary import describe_labels
+from seqpipe.summary import count_of, describe_labels
 
 MOST_LENGTHS = 1_000_000  # looked at to predict the padding
 BATCH_SIZE = 32
@@ -127,13 +127,13 @@ def _sample(store: Store | ShardedStore, row: int) -> dict[str, Any]:
 def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     encoding = content["encoding"]
     symbols = encoding.get("symbols", "")
-    what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1:,} symbols"
+    what = (f"alphabet {encoding['alphabet']}, {count_of(encoding['num_tokens'] - 1, 'symbol')}"
             + (f" ({symbols})" if 0 < len(symbols) <= 40 else "") + f", pad id {encoding['pad_id']}"
-            if store.kind == "tokens" else f"{encoding['num_channels']} channels, {encoding['dtype']}")
+            if store.kind == "tokens" else f"{count_of(encoding['num_channels'], 'channel')}, {encoding['dtype']}")
     shards = content.get("shards", [])
     num_bytes = sum(shard["size"] for shard in shards) or content["file_bytes"]
     lines = [
-        f"{store.path}: {num_bytes / 1e6:,.1f} MB" + (f" in {len(shards)} shards" if shards else ""),
+        f"{store.path}: {num_bytes / 1e6:,.1f} MB" + (f" in {count_of(len(shards), 'shard')}" if shards else ""),
         f"kind      {store.kind}, {what}",
         f"labels    {describe_labels(content)}",
         f"columns   {', '.join(content['columns'])}",
@@ -162,11 +162,12 @@ def _as_text(store: Store | ShardedStore, content: dict[str, Any]) -> str:
     lines.append("options   " + (", ".join(chosen) or "all at their defaults"))
     lines += [f"counted   {name}: {count:,}" for name, count in content["provenance"].get("counts", {}).items()]
     if targets := content.get("target_classes"):
-        lines.append(f"targets   {len(targets):,} classes: {', '.join(targets[:8])}{', …' if len(targets) > 8 else ''}")
+        lines.append(f"targets   {count_of(len(targets), 'class', 'classes')}: {', '.join(targets[:8])}"
+                     f"{', …' if len(targets) > 8 else ''}")
     leaks = content.get("leaks", {})
     for what, count in (content.get("leakage", {}) | {what: len(found) for what, found in leaks.items()}).items():
         found = leaks.get(what, [])
-        lines.append(f"leakage   {count:,} {what if count != 1 else what.removesuffix('s')} in more than one split"
+        lines.append(f"leakage   {count_of(count, what.removesuffix('s'))} in more than one split"
                      + " (the first 100; --json lists all)" * (len(found) > 100))
         lines += ["          " + "; ".join(f"{name}: {', '.join(ids)}" for name, ids in where.items())
                   for where in found[:100]]

@@ -101,6 +101,9 @@ def header_problem(header: Any) -> str | None:
             return place
     if place := misfit(header["provenance"].get("counts", {}), {str: _COUNT}, "header.provenance.counts"):
         return place
+    if place := misfit(header["provenance"].get("table", {"rows": 0, "used": 0}), {"rows": _COUNT, "used": _COUNT},
+                       "header.provenance.table"):
+        return place
     if misfit(header.get("writing", {}), {str: [_TEXT]}, "") is not None or not all(
             _WAY.fullmatch(way) for ways in header.get("writing", {}).values() for way in ways):
         return "header.writing"

@@ -41,7 +41,7 @@ from seqpipe.readers.tables import read_labels
 from seqpipe.selection import Selection
 from seqpipe.slices import SLICE_BYTES, TOGETHER_BYTES, Slice, cut, share_of
 from seqpipe.splits import SplitRule, parse_split, split_of_file
-from seqpipe.summary import describe_labels, notes_on
+from seqpipe.summary import count_of, describe_labels, notes_on
 from seqpipe.writer import write_store
 
 DIGEST_BYTES = 1 << 20  # read at a time
@@ -65,10 +65,10 @@ class ImportSummary:
 
     def __str__(self) -> str:
         every = self.header["splits"]["all"]
-        lengths = every["lengths"]
+        lengths = every.get("lengths", {"min": 0, "median": 0, "max": 0})  # a shard may have left all out
         encoding = self.header["encoding"]
-        what = (f"alphabet {encoding['alphabet']}, {encoding['num_tokens'] - 1:,} symbols"
-                if self.header["kind"] == "tokens" else f"{encoding['num_channels']} channels")
+        what = (f"alphabet {encoding['alphabet']}, {count_of(encoding['num_tokens'] - 1, 'symbol')}"
+                if self.header["kind"] == "tokens" else count_of(encoding["num_channels"], "channel"))
         named = {name: part["sequences"] for name, part in self.header["splits"].items() if name != "all"}
         lines = [
             f"records  {every['sequences']:,} ({self.header['kind']}, {what})",
@@ -137,6 +137,8 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         header["provenance"] = _provenance(options, sources, digests()) | {"counts": dict(sorted(counts.items()))}
         if options.shard is not None:
             header["provenance"]["shard"] = options.shard
+            if table:  # which rows have no record at all, only all shards together tell
+                header["provenance"]["table"] = {"rows": len(table), "used": selection.used}
         for path, stamp in zip(sources, stamps, strict=True):
             if _stamp(path) != stamp:
                 raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
@@ -144,6 +146,9 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         write_store(options.out, contents, header, folder=further, overwrite=options.overwrite,
                     compression=options.compression)
     notes = notes_on(header, options.label_type, rule)
+    if options.shard is not None and table:
+        notes.append(f"{selection.used:,} of {len(table):,} rows of --labels have a record in this shard; those "
+                     "without one in any are told by seqpipe merge")
     return ImportSummary(options.out, header, total, time.perf_counter() - started,
                          time.process_time() - processor + crew.seconds, notes)
 

@@ -8,13 +8,13 @@ classes of all sequences) and one hash an id is held in memory.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from seqpipe.agreement import num_spare, shard_numbers
 from seqpipe.errors import OptionError, StoreError
 from seqpipe.hashing import find_repeats, hash_strings, identity_of, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
@@ -24,7 +24,7 @@ from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, check_ids, opener, shard_paths
-from seqpipe.summary import channel_moments
+from seqpipe.summary import channel_moments, count_of
 from seqpipe.survey import Opener
 from seqpipe.verification import verify_store
 from seqpipe.writer import Content, write_store
@@ -45,7 +45,8 @@ class MergeSummary:
     values: int
 
     def __str__(self) -> str:
-        return f"{self.rows:,} sequences, {self.values:,} values of {self.shards} stores in {self.path}"
+        return (f"{count_of(self.rows, 'sequence')}, {count_of(self.values, 'value')} of "
+                f"{count_of(self.shards, 'store')} in {self.path}")
 
 
 def merge(options: MergeOptions) -> MergeSummary:
@@ -59,6 +60,9 @@ def merge(options: MergeOptions) -> MergeSummary:
     check_output(options.out, options.overwrite, [*paths, *options.stores])
     opened = opener(paths)
     paths = in_order(paths, opened)
+    if not any(len(opened(path)) for path in paths):
+        raise StoreError(f"{paths[0]}: no record is left in any of the stores; correct the input, or change the "
+                         "options that leave them out", path=paths[0])
     if is_manifest(options.out):
         return _write_manifest(paths, options.out, opened, overwrite=options.overwrite)
     for path in paths:  # a damaged byte would get a good checksum in the new file
@@ -83,22 +87,25 @@ def in_order(paths: list[Path], opened: Opener) -> list[Path]:
     """Return stores in the order of their rows: as given, or where ``--shard i/N`` made all of them, by that.
 
     Raises:
-        StoreError: a shard of such an import is missing, or there twice.
+        StoreError: a shard of such an import is missing, or there twice, or rows of labels have no record.
     """
     provenances = [opened(path).header["provenance"] for path in paths]
-    numbers = [tuple(map(int, re.findall("[0-9]{1,18}", str(part.get("shard"))))) for part in provenances]
-    if any(len(number) != 2 or number[1] != numbers[0][1] for number in numbers) or any(
-            part["options"] != provenances[0]["options"] for part in provenances):
+    numbers = shard_numbers(provenances)
+    if numbers is None:
         return paths
     by_number: dict[int, Path] = {}
-    for (number, _), path in zip(numbers, paths, strict=True):
+    for number, path in zip(numbers, paths, strict=True):
         if number in by_number:
             raise StoreError(f"{path}: shard {number}, as is {by_number[number]}; give every shard once", path=path)
         by_number[number] = path
-    count = numbers[0][1]
+    count = int(provenances[0]["shard"].split("/")[1])
     if missing := next((number for number in range(1, count + 1) if number not in by_number), 0):
         raise StoreError(f"{paths[0]}: one of {count} shards of an import, and shard {missing}/{count} is not among "
                          "the stores given; give all of them, or make it with preprocess --shard", path=paths[0])
+    if provenances[0]["options"].get("on_unmatched") == "error" and (spare := num_spare(provenances)):
+        raise StoreError(f"{paths[0]}: {spare:,} of the {provenances[0]['table']['rows']:,} rows in the table of "
+                         f"--labels have no record in any of the {count} shards; is a raw file missing? Correct the "
+                         "table, or make the shards with --on-unmatched skip", path=paths[0])
     return [by_number[number] for number in sorted(by_number)]
 
 

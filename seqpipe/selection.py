@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from seqpipe.agreement import SPARE
 from seqpipe.errors import RawFormatError
 from seqpipe.hashing import find_repeats, hash_strings
 from seqpipe.options import PreprocessOptions
@@ -31,7 +32,7 @@ class Selection:
     """The records of all parts that stay in the store.
 
     Args:
-        parts: in the order of the input; at least one record among them.
+        parts: in the order of the input.
         options: as the user gave them.
         table: what is joined to the records by id, as ``read_labels`` returns it; may be empty.
         find: returns the record with a number (from 1) in a part again, to name its place.
@@ -39,11 +40,12 @@ class Selection:
 
     Attributes:
         columns: names of the columns of the records, then of those joined.
+        used: how many rows of the table have a record.
         keep: (all records,) bool, which of them stay; None is all.
         counts: how many records or rows were changed or left out, by what was done to them.
 
     Raises:
-        RawFormatError: records and table do not match, an id stands twice, or nothing is left.
+        RawFormatError: records and table do not match, an id stands twice, or nothing is left (but in a shard).
     """
 
     def __init__(self, parts: Sequence[Part], options: PreprocessOptions, table: LabelTable,
@@ -53,13 +55,14 @@ class Selection:
         self.columns = [*parts[0].state["columns"], *self._joined]
         self.keep: np.ndarray | None = None
         self.counts: Counter[str] = Counter()
+        self.used = 0
         self._ids_name = "id"
         spools = Spools(folder)
         self._name_by_number(spools)
         if table:
             self._join(spools)
         self._settle_duplicates(spools)
-        if not len(self.rows()):
+        if not len(self.rows()) and options.shard is None:  # the other shards may hold some
             reasons = sum((Counter(part.state["counts"]) for part in parts), self.counts)
             raise RawFormatError(f"{parts[0].pieces[0]['path']}: no record is left: "
                                  f"{', '.join(f'{name} ({count:,})' for name, count in reasons.items())}; correct the "
@@ -140,12 +143,13 @@ class Selection:
                 row += 1
             for k, spool in enumerate(joined, start=len(part.state["columns"])):
                 _adopt(part, f"column{k}", spool)
+        self.used = len(used)
         spare = [name for name in self._table if name not in used and self._options.shard is None]
         if self._options.on_unmatched == "error" and (unmatched or spare):
             raise self._unmatched(unmatched, spare)
         self._leave_out(unmatched, "records without a row in the table of --labels left out")
         if spare:
-            self.counts["rows of --labels without a record left out"] = len(spare)
+            self.counts[SPARE] = len(spare)
 
     def _unmatched(self, unmatched: list[int], spare: list[str]) -> RawFormatError:
         """Return the error that names the first of each side."""

@@ -150,7 +150,7 @@ class ShardedStore(Described):
             raise StoreError(f"{path}: not the store that {self.path} was made with ({_difference(found, told)}); put "
                              "that one back, or make the manifest again with seqpipe merge", path=path)
         joint_header([str(self.path), str(path)], [self.header, header])
-        if not self._mixed:
+        if not self._mixed and told.rows:  # without a row its columns have no type
             check_types(self.path, path, self.manifest.types, types_of(store))
         return store
 

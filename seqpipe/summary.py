@@ -114,6 +114,11 @@ def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield np.concatenate(held)
 
 
+def count_of(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words: 1 channel, 2 channels, 3 classes."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def describe_labels(header: Mapping[str, Any]) -> str:
     """Return one line on the labels of a store."""
     column = header["input"].get("label_column")
@@ -121,7 +126,7 @@ def describe_labels(header: Mapping[str, Any]) -> str:
         shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:8])
         shown += ", …" if len(names) > 8 else ""
         many = ", any number a record" if header["label_type"] == "multilabel" else ""
-        return f"{len(names)} classes from {column!r}{many}: {shown}"
+        return f"{count_of(len(names), 'class', 'classes')} from {column!r}{many}: {shown}"
     return f"numbers from {column!r}" if header["label_type"] == "number" else "none"
 
 
@@ -159,7 +164,7 @@ def notes_on(header: Mapping[str, Any], label_type: str, rule: SplitRule) -> lis
         notes.append(f"classes that differ by white space alone: {spaced[0]!r} and {spaced[0].strip()!r}")
     for what, number in header.get("leakage", {}).items():
         if number:
-            stands = f"{number:,} {what} stand" if number > 1 else f"1 {what.removesuffix('s')} stands"
-            notes.append(f"{stands} in more than one split: scores will be too good; seqpipe describe --leakage lists "
-                         "them")
+            stands = "stands" if number == 1 else "stand"
+            notes.append(f"{count_of(number, what.removesuffix('s'))} {stands} in more than one split: scores will be "
+                         "too good; seqpipe describe --leakage lists them")
     return notes

@@ -66,10 +66,12 @@ def manifest_of(paths: Sequence[Path], path: Path | None = None, *, mixed: bool 
         if (first := next(k for k, shard in enumerate(shards) if shard.digest == shards[-1].digest)) < len(shards) - 1:
             raise StoreError(f"{file}: holds the same as {paths[first]}; give every store once", path=file)
     header = joint_header(list(map(str, paths)), [store.header for store in stores])
-    joint = _joint_types(stores, header["writing"]) if mixed and "writing" in header else {}
-    types = stores[0].types | joint
-    for file, other in zip(paths, stores, strict=True):
-        check_types(paths[0], file, types, other.types | joint)
+    told = [(file, store) for file, store in zip(paths, stores, strict=True) if len(store.lengths)]
+    told = told or [(paths[0], stores[0])]  # a store without a sequence does not tell of what types its columns are
+    joint = _joint_types([store for _, store in told], header["writing"]) if mixed and "writing" in header else {}
+    types = told[0][1].types | joint
+    for file, other in told:
+        check_types(told[0][0], file, types, other.types | joint)
     header["splits"] |= _summaries(stores, len(header["classes"]))
     return Manifest(path or paths[0], path.parent if path else Path(), header, types, tuple(shards))
 
