@@ -28,7 +28,7 @@ import seqpipe
 from seqpipe.alphabet import fixed_alphabet
 from seqpipe.assembly import assemble
 from seqpipe.collection import collect_all
-from seqpipe.errors import OptionError, RawFormatError
+from seqpipe.errors import OptionError, RawFormatError, SeqpipeError
 from seqpipe.executors import open_crew
 from seqpipe.inputs import STDIN, raw_files
 from seqpipe.likeness import Given, read_given
@@ -45,6 +45,7 @@ from seqpipe.summary import count_of, describe_labels, notes_on
 from seqpipe.writer import write_store
 
 DIGEST_BYTES = 1 << 20  # read at a time
+Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,19 @@ def preprocess(options: PreprocessOptions) -> ImportSummary:
         raise OptionError("--resume: standard input cannot be read again; leave --resume out, or give a file")
     check_output(options.out, options.overwrite, [])
     with raw_files(options.raw, options.out) as raw:
-        return _preprocess(replace(options, raw=raw), started)
+        options = replace(options, raw=raw)
+        sources = [*options.raw, *filter(None, (options.labels, options.classes, options.like))]
+        stamps = {path: _stamp(path) for path in sources}
+        try:
+            return _preprocess(options, sources, stamps, started)
+        except (SeqpipeError, OSError):
+            _check_unchanged(stamps)  # which may be why
+            raise
 
 
-def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
+def _preprocess(options: PreprocessOptions, sources: list[Path], stamps: dict[Path, Stamp], started: float
+                ) -> ImportSummary:
     processor = time.process_time()
-    sources = [*options.raw, *filter(None, (options.labels, options.classes, options.like))]
     rule = parse_split(options.split, options.seed, by=options.split_by, folds=options.folds)
     fixed_alphabet(options.alphabet)
     given = read_given(options)
@@ -120,9 +128,9 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
         slices = share_of(slices, options.shard)
         others = {*options.raw} - {slice.path for slice in slices}
         sources = [path for path in sources if path not in others]
-    stamps = [_stamp(path) for path in sources]
+    stamps = {path: stamps[path] for path in sources}
     total = sum(slice.num_bytes for slice in slices)
-    with (writing(options.out, resume=options.resume), _parts(options, sources, stamps) as folder,
+    with (writing(options.out, resume=options.resume), _parts(options, stamps) as folder,
           _digests(sources, aside=options.workers > 1 or options.executor is not None) as digests,
           tqdm(total=total, unit="B", unit_scale=True, desc="preprocess", disable=None) as bar):
         with open_crew(options.workers, options.executor) as crew:
@@ -139,10 +147,7 @@ def _preprocess(options: PreprocessOptions, started: float) -> ImportSummary:
             header["provenance"]["shard"] = options.shard
             if table:  # which rows have no record at all, only all shards together tell
                 header["provenance"]["table"] = {"rows": len(table), "used": selection.used}
-        for path, stamp in zip(sources, stamps, strict=True):
-            if _stamp(path) != stamp:
-                raise RawFormatError(f"{path}: changed while it was read; import it again when nothing writes to it",
-                                     path=path)
+        _check_unchanged(stamps)
         write_store(options.out, contents, header, folder=further, overwrite=options.overwrite,
                     compression=options.compression)
     notes = notes_on(header, options.label_type, rule)
@@ -176,7 +181,7 @@ def _check_shard(plan: Plan, slices: list[Slice], given: Given) -> Plan:
 
 
 @contextmanager
-def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[int, int, int]]) -> Iterator[Path]:
+def _parts(options: PreprocessOptions, stamps: dict[Path, Stamp]) -> Iterator[Path]:
     """Make the folder of the parts; with ``--resume`` go on with the one that is there.
 
     It is gone at the end, unless an import that may be resumed was stopped by anything but its input.
@@ -188,7 +193,7 @@ def _parts(options: PreprocessOptions, sources: list[Path], stamps: list[tuple[i
     names = {name: str(getattr(options, name)) for name in options.__dataclass_fields__
              if name not in ("out", "overwrite", "workers", "executor", "resume")}
     fingerprint = {"version": seqpipe.__version__, "slices": f"{SLICE_BYTES}, {TOGETHER_BYTES}", **names,
-                   **{f"size and time of {path}": str(stamp[1:]) for path, stamp in zip(sources, stamps, strict=True)}}
+                   **{f"size and time of {path}": str(stamp[1:]) for path, stamp in stamps.items()}}
     mark = folder / "import.json"
     before = _read_mark(mark) if options.resume else {}
     if before:
@@ -256,10 +261,26 @@ def _look_at(options: PreprocessOptions, rule: SplitRule) -> list[Slice]:
     return slices
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes with a file's content: its inode, size and time of change."""
-    status = path.stat()
+def _stamp(path: Path) -> Stamp:
+    """Return what changes with a file's content, its inode, size and time of change; nothing where there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _check_unchanged(stamps: dict[Path, Stamp]) -> None:
+    """Refuse files that are not those they were when the import began.
+
+    Raises:
+        RawFormatError: there is one.
+    """
+    for path, stamp in stamps.items():
+        if (found := _stamp(path)) != stamp:
+            what = "changed while it was read; import it again when nothing writes to it" if found else (
+                "was there when the import began, and cannot be found now; put it back, and import it again")
+            raise RawFormatError(f"{path}: {what}", path=path)
 
 
 @contextmanager

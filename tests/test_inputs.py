@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from seqpipe import ingest, slices
 from seqpipe.errors import OptionError
 from seqpipe.inputs import expand
 from seqpipe.sequences import SequenceDataset
@@ -75,3 +76,43 @@ def test_a_standard_input_that_is_closed_is_refused(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(sys, "stdin", None)
     assert "(standard input) is closed; give a file" in refused(capsys, "-", "--out", tmp_path / "x.h5")
     assert os.listdir(tmp_path) == []
+
+
+SHRUNK = "changed while it was read; import it again when nothing writes to it"
+CHANGES = {
+    "removed": (Path.unlink, "was there when the import began, and cannot be found now; put it back, and import it "),
+    "cut": (lambda path: os.truncate(path, path.stat().st_size // 2 + 1), SHRUNK),
+    "emptied": (lambda path: os.truncate(path, 0), SHRUNK),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["a.fq", "b.csv", "c.fq.gz", "labels.tsv"])
+@pytest.mark.parametrize("moment", ["before", "behind"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_that_goes_or_shrinks_while_it_is_read_is_named(
+    tmp_path, capsys, monkeypatch, change, name, moment, workers
+):
+    """Whatever the reader stumbles over then, the message says why, and nothing is left behind."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", 200)
+    fastq = "".join(f"@%s{number} x\nACGT\n+\nIIII\n" for number in range(50))
+    files = [tmp_path / each for each in ("a.fq", "b.csv", "c.fq.gz")]
+    files[0].write_text(fastq.replace("%s", "a"), "ascii")
+    files[1].write_text("id,seq,description\n" + "".join(f"b{number},ACGT,x\n" for number in range(50)), "ascii")
+    files[2].write_bytes(gzip.compress(fastq.replace("%s", "c").encode()))
+    (tmp_path / "labels.tsv").write_text("id\tkind\n" + "".join(f"{k}{i}\tx\n" for k in "abc" for i in range(50)))
+    before = {path.name for path in tmp_path.iterdir()}
+    damage, finding = CHANGES[change]
+
+    def meanwhile(*given, collect_all=ingest.collect_all):
+        if moment == "before":
+            damage(tmp_path / name)
+        found = collect_all(*given)
+        if moment == "behind":
+            damage(tmp_path / name)
+        return found
+
+    monkeypatch.setattr(ingest, "collect_all", meanwhile)
+    err = refused(capsys, *files, "--labels", tmp_path / "labels.tsv", "--out", tmp_path / "x.h5", "--workers", workers)
+    assert err.startswith(f"seqpipe preprocess: {tmp_path / name}: {finding}")
+    assert {path.name for path in tmp_path.iterdir()} == before - ({name} if change == "removed" else set())
