@@ -10,6 +10,8 @@ import shutil
 
 import pytest
 
+from seqpipe import slices
+from seqpipe.readers.raw import MARKED
 from seqpipe.sequences import SequenceDataset
 from tests.importing import contents, refused, run
 from tests.raw_files import AWKWARD
@@ -115,3 +117,38 @@ def test_latin_1_is_read_where_it_is_named(tmp_path, capsys):
     assert run(capsys, AWKWARD / "enc_bad.txt", "--encoding", "latin-1", "--out", out)[0] == 0
     lines = (AWKWARD / "enc_bad.txt").read_bytes().decode("latin-1").splitlines()
     assert [sequence for sequence, _ in contents(out).values()] == lines
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name, content, options, kept", [
+    ("a.csv", "id,seq\na,AC\n\ufeffid,seq\nb,AG\n\ufeffc,AA\n", [],
+     {"a": "AC", "\ufeffid": "seq", "b": "AG", "\ufeffc": "AA"}),
+    ("a.tsv", 'id\tseq\na\t"AC"\r\n\ufeff"b"\tAG\r\n\ufeffc\tAA\r\n', [],
+     {"a": "AC", '\ufeff"b"': "AG", "\ufeffc": "AA"}),
+    ("a.csv", "id,v\na,0.5\na,1.5\n\ufeffb,2\n\ufeffb,3\n", ["--value-columns", "v"],
+     {"a": [[0.5], [1.5]], "\ufeffb": [[2.0], [3.0]]}),
+    ("a.txt", "AC\n\ufeffAG\nA\ufeffA\n\ufeff\n", [],
+     {"a:1": "AC", "a:2": "\ufeffAG", "a:3": "A\ufeffA", "a:4": "\ufeff"}),
+    ("a.fa", ">a\nAC\n\ufeffAG\n\ufeffA\n>b \ufeff\nAG\n", [], {"a": "AC\ufeffAG\ufeffA", "b": "AG"}),
+])
+def test_a_byte_order_mark_inside_a_file_is_kept_and_counted(
+    tmp_path, capsys, monkeypatch, name, content, options, kept, workers
+):
+    """Files put end to end: the marks of the later ones are text like any other, and the summary says so."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", 6)
+    (tmp_path / name).write_bytes(("\ufeff" + content).encode())
+    code, out, _ = run(capsys, tmp_path / name, *options, "--out", tmp_path / "x.h5", "--split", "none",
+                       "--workers", workers)
+    assert code == 0 and f"counted  {MARKED}: 2\n" in out
+    assert {key: sequence for key, (sequence, _) in contents(tmp_path / "x.h5").items()} == kept
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.fa", ">a\nAC\n\ufeff>b\nAG\n"), ("a.fq", "@a\nAC\n+\nII\n\ufeff@b\nAC\n+\nII\n"),
+    ("a.jsonl", '{"id": "a", "seq": "AC"}\n\ufeff{"id": "b", "seq": "AC"}\n'),
+])
+def test_a_byte_order_mark_before_a_record_is_refused_where_it_hides_it(tmp_path, capsys, name, content):
+    """In formats whose records start with a mark of their own, the message names the line and shows it."""
+    (tmp_path / name).write_bytes(content.encode())
+    err = refused(capsys, tmp_path / name, "--out", tmp_path / "x.h5")
+    assert re.search(rf"{re.escape(str(tmp_path / name))}:[2359]: .*'\\ufeff[>@{{]", err)

@@ -45,6 +45,7 @@ _MARKS = (  # the longer first: the mark of UTF-32 starts with that of UTF-16
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
 _ESCAPES = re.compile("[\udc80-\udcff]")
 BLANK = "blank lines skipped"
+MARKED = "lines that start with a byte-order mark, kept as text (were files put end to end?)"
 REPLACED = "undecodable bytes replaced by U+FFFD"
 
 
@@ -57,8 +58,8 @@ def brief(value: object, limit: int = 60) -> str:
 class RawFile:
     """An open raw file. Use it in a ``with`` statement: it holds a file handle.
 
-    gzip, bzip2, xz and zstd (of many members too) are told by content, not by name. A UTF-8
-    byte-order mark at the start is dropped.
+    gzip, bzip2, xz and zstd (of many members too) are told by content, not by name. A byte-order mark at the
+    start is dropped; one that starts a later line is text of that line, and counted.
 
     Args:
         path: a regular file.
@@ -171,7 +172,7 @@ class RawFile:
         begun: list[str] = []  # the pieces of a line whose end was not read yet
         suspect = False  # from the first block on that holds what no line may hold
         for text in self._blocks(translate=not keep_ends):
-            suspect = suspect or "\0" in text or _has_escapes(text)
+            suspect = suspect or "\0" in text or "\ufeff" in text or _has_escapes(text)
             lines = _cut(text) if keep_ends else text.split("\n")
             if len(lines) > 1:
                 lines[0] = "".join(begun) + lines[0]
@@ -308,7 +309,7 @@ class RawFile:
         return decoder
 
     def _check(self, line: str) -> None:
-        """Raise the error of a line that holds NUL or undecodable bytes."""
+        """Raise the error of a line that holds NUL or undecodable bytes; count one that starts with a mark."""
         if "\0" in line:
             raise self.error(
                 f"a NUL character at column {line.index(chr(0)) + 1}; a text file has none: the file "
@@ -318,6 +319,8 @@ class RawFile:
             line.encode()
         except UnicodeEncodeError as error:
             raise self._undecodable(ord(line[error.start]) & 0xFF, error.start) from error
+        if line.startswith("\ufeff"):
+            self.counts[MARKED] += 1
 
     def _undecodable(self, byte: int, column: int | None = None) -> RawFormatError:
         where = "" if column is None else f" at column {column + 1}"

@@ -77,7 +77,8 @@ def whole_lines(raw: RawFile) -> Iterator[bytes | None]:
         except (*DAMAGE, UnicodeError):
             yield None
             return
-        if len(pending) > LONGEST or b"\r" in block or b"\0" in block or block.startswith(codecs.BOM_UTF8):
+        if len(pending) > LONGEST or b"\r" in block or b"\0" in block or block.startswith(codecs.BOM_UTF8) or (
+                not block.isascii() and b"\n" + codecs.BOM_UTF8 in block):
             yield None
             return
         if block:
