@@ -39,10 +39,9 @@ def read_fasta(raw: RawFile) -> Iterator[Record]:
             continue
         if line.startswith(">"):
             if record is not None:
-                record.sequence = "".join(parts)
+                record.sequence, parts = "".join(parts), []  # the lines of a long one take more than it does
                 yield record
             record = _start(raw, line)
-            parts = []
             continue
         part = line.strip(_BLANKS)
         if not part or line[0] == ";":
@@ -55,7 +54,7 @@ def read_fasta(raw: RawFile) -> Iterator[Record]:
             record.sequence_line = raw.line
         parts.append(part)
     if record is not None:
-        record.sequence = "".join(parts)
+        record.sequence, parts = "".join(parts), []
         yield record
 
 
