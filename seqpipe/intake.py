@@ -28,6 +28,7 @@ from seqpipe.readers.fastx import line_of_symbol
 from seqpipe.readers.raw import RawFile
 from seqpipe.readers.regular import read_regular
 from seqpipe.readers.regular_long import read_regular_long
+from seqpipe.readers.regular_objects import read_regular_objects
 from seqpipe.records import ColumnChoice, Record
 from seqpipe.slices import Slice
 from seqpipe.spool import Spools
@@ -122,7 +123,7 @@ class Intake:
 
     def add_block(self, columns: Columns) -> bool:
         """Take many records at once; return False where they are to be read one by one."""
-        tracks = columns.tracks if self._tracks else {}
+        tracks = columns.tracks if self._tracks or self._format != "fastq" else {}  # qualities that nobody asked for
         if self._columns.keys() != columns.texts.keys() or tracks.keys() != self._tracks.keys():
             return False
         options, lengths = self._plan.options, columns.lengths
@@ -223,7 +224,8 @@ def collect(slices: Sequence[Slice], plan: Plan, folder: Path, *, pinned: tuple[
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp")
     temporary.mkdir()
     try:
-        intake = _read_all(slices, plan, temporary, pinned, line, progress, by_columns=_in_columns(slices[0], plan))
+        intake = _read_all(slices, plan, temporary, pinned, line, progress,
+                           by_columns=slices[0].in_columns(plan.options.encoding))
         if intake is None:
             shutil.rmtree(temporary)
             temporary.mkdir()
@@ -239,16 +241,6 @@ def collect(slices: Sequence[Slice], plan: Plan, folder: Path, *, pinned: tuple[
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _in_columns(slice: Slice, plan: Plan) -> bool:
-    """Say whether a slice may be read column by column."""
-    assert plan.layout is not None
-    return slice.in_columns(plan.options.encoding) and (plan.layout.is_text or _is_long(slice, plan))
-
-
-def _is_long(slice: Slice, plan: Plan) -> bool:
-    return bool(plan.options.value_columns) and slice.format != "jsonl"
 
 
 def _read_all(slices: Sequence[Slice], plan: Plan, folder: Path, pinned: tuple[str | None, str] | None, line: int,
@@ -285,7 +277,9 @@ def _teller(progress: Callable[[int], None], done: int, raw: RawFile) -> Callabl
 def _collect_columns(raw: RawFile, slice: Slice, plan: Plan, pinned: tuple[str | None, str] | None, intake: Intake,
                      tell: Callable[[], None]) -> bool:
     """Take a slice of regular rows column by column; return False where it is to be read row by row."""
-    read, before = read_regular_long if _is_long(slice, plan) else read_regular, intake.read
+    before = intake.read
+    read = (read_regular_objects if slice.format == "jsonl" else
+            read_regular_long if plan.options.value_columns else read_regular)
     try:
         for columns in read(raw, slice.format, plan.choice(pinned)):
             if columns is None or not intake.add_block(columns):

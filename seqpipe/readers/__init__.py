@@ -1,17 +1,20 @@
 """Raw file -> records: one iterator for every format.
 
-    compressed   tell gzip, bzip2, xz and zstd by content, and decompress them
-    raw          RawFile: open, decode, count lines, name the place of an error
-    fastx        FASTA, FASTQ
-    blocks       the same, many records at a time
-    regular      CSV, TSV and JSON Lines, many rows at a time
-    tables       CSV, TSV; the table of --labels
-    long_tables  CSV, TSV with one row a time step
-    numbers      texts to numbers, and what may be missing among them
-    jsonl        JSON Lines
-    text         one sequence a line
-    hdf5         HDF5 files of other makers
-    ts           the .ts format of the UEA and UCR time series archives
+    compressed       tell gzip, bzip2, xz and zstd by content, and decompress them
+    raw              RawFile: open, decode, count lines, name the place of an error
+    fastx            FASTA, FASTQ
+    blocks           the same, many records at a time
+    tables           CSV, TSV; the table of --labels
+    regular          CSV, TSV, many rows at a time
+    long_tables      CSV, TSV with one row a time step
+    regular_long     the same, many rows at a time
+    numbers          texts to numbers, and what may be missing among them
+    jsonl            JSON Lines
+    alike            cut lines of JSON that differ in their values alone
+    regular_objects  JSON Lines, many objects at a time
+    text             one sequence a line
+    hdf5             HDF5 files of other makers
+    ts               the .ts format of the UEA and UCR time series archives
 
 Every reader is strict and streams: it yields a record as soon as it is read, keeps nothing
 behind it, and raises RawFormatError where a line breaks the format.

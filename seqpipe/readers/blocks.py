@@ -188,7 +188,12 @@ def _take_fastq(data: bytes) -> tuple[Columns, int] | None:
 
 def join_ranges(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
     """Return the bytes of many ranges, end to end."""
-    return b"".join([data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+    return b"".join(cut_ranges(data, starts, ends))
+
+
+def cut_ranges(data: bytes, starts: np.ndarray, ends: np.ndarray) -> list[bytes]:
+    """Return the bytes of many ranges."""
+    return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def gather(records: Sequence[Record]) -> Columns | None:

@@ -66,7 +66,7 @@ def read_jsonl(raw: RawFile, columns: ColumnChoice) -> Iterator[Record]:
                 if name.startswith(TRACKS) and isinstance(value, list):
                     record.tracks[name.removeprefix(TRACKS)] = _track(name, value)
                 else:
-                    record.columns[name] = value if isinstance(value, str) else _compact(value)
+                    record.columns[name] = value if isinstance(value, str) else compact(value)
         except ValueError as error:
             raise record.error(f"key {name!r}: {error}; correct the value") from error
         if found := _kind(record.sequence):
@@ -106,7 +106,7 @@ def _parse(raw: RawFile, line: str, decoder: json.JSONDecoder) -> dict[str, Any]
     return values
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
@@ -115,14 +115,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; numbers must be finite{_NAN_HINT}")
 
 
 _NAN_HINT = " (keep missing numbers of features as NaN with --on-missing nan)"
-_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_STRICT = json.JSONDecoder(object_pairs_hook=unique, parse_constant=refuse_constant)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-_LENIENT = json.JSONDecoder(object_pairs_hook=_unique)  # takes NaN and Infinity too, which Python writes
+_LENIENT = json.JSONDecoder(object_pairs_hook=unique)  # takes NaN and Infinity too, which Python writes
 
 
 def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarray:
@@ -135,7 +135,7 @@ def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarr
         return np.empty(0, np.int64)
     if not isinstance(value[0], list):
         if set(map(type, value)) != {int}:
-            return _features(value, missing, counts).reshape(-1, 1)
+            return features_of(value, missing, counts).reshape(-1, 1)
         try:
             return np.frombuffer(array("q", value), np.int64)
         except OverflowError:
@@ -150,10 +150,10 @@ def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarr
                          if not isinstance(row, list) or len(row) != num_channels or not row)
         raise ValueError(f"time step {step} (0-based) is {brief(row)}, expected a list of {num_channels} "
                          "channels as in step 0, at least 1")
-    return _features(list(chain.from_iterable(value)), missing, counts).reshape(-1, num_channels)
+    return features_of(list(chain.from_iterable(value)), missing, counts).reshape(-1, num_channels)
 
 
-def _features(values: list[Any], missing: bool, counts: Counter[str]) -> np.ndarray:
+def features_of(values: list[Any], missing: bool, counts: Counter[str]) -> np.ndarray:
     """Return numbers as (n,) float64, if all are numbers that it holds unchanged."""
     types = set(map(type, values))
     if not types <= ({int, float, NoneType} if missing else {int, float}):
@@ -185,7 +185,7 @@ def _check_channels(sequence: str | np.ndarray, names: tuple[str, ...]) -> None:
 def _track(name: str, values: list[Any]) -> np.ndarray:
     """Return the numbers of a track."""
     if name != TRACKS + "quality":
-        return _features(values, False, Counter())
+        return features_of(values, False, Counter())
     if not all(type(value) is int and 0 <= value < 256 for value in values):
         raise ValueError(f"found {brief(values)}, expected whole numbers, 0 <= quality < 256")
     return np.array(values, np.uint8)
@@ -209,7 +209,7 @@ def _id_text(raw: RawFile, name: str, value: Any) -> str:
     return str(value)
 
 
-def _compact(value: Any) -> str:
+def compact(value: Any) -> str:
     """Return a value as compact JSON; a number beyond float64 is a ValueError."""
     return "" if value is None else _COMPACT.encode(value)
 

@@ -1,32 +1,27 @@
-"""Read CSV, TSV and JSON Lines in blocks of many rows, where all rows of a slice are plainly alike.
+"""Read CSV and TSV in blocks of many rows, where all rows of a slice are plainly alike.
 
 Place in the flow: RawFile -> [regular] -> intake.
 
-A table is regular where every line is a row of as many cells as the first one. JSON Lines are
-where all values are strings without an escape, and lines differ in these strings alone: what stands
-between them is the same to the byte, so the keys of the first line, checked, are those of all.
-Anything else, an error included, is for the strict readers in ``tables`` and ``jsonl``, from the first row on.
+A table is regular where every line is a row of as many cells as the first one. Anything else, an error
+included, is for the strict reader in ``tables``, from the first row on.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seqpipe.readers.blocks import BLOCK_BYTES, LONGEST, Columns, Texts, join_ranges, pack
+from seqpipe.readers.blocks import BLOCK_BYTES, LONGEST, Columns, Texts, pack
 from seqpipe.readers.compressed import DAMAGE
 from seqpipe.readers.raw import RawFile
 from seqpipe.records import ColumnChoice
 
 Cells = Sequence[bytes] | Sequence[str]  # those of a column
-Cut = Callable[[bytes], "list[Texts] | None"]  # cuts whole lines into their columns
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-_NEWLINE, _QUOTE = b'\n"'
+_NEWLINE = ord("\n")
 
 
 def read_regular(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[Columns | None]:
@@ -34,27 +29,21 @@ def read_regular(raw: RawFile, format: str, columns: ColumnChoice) -> Iterator[C
 
     Args:
         raw: the open file, of which nothing was read yet, in an encoding that has ASCII in it.
-        format: csv, tsv or jsonl.
+        format: csv or tsv.
         columns: which columns hold what.
 
     Raises:
         RawFormatError: the columns are not those wanted; its line is not told.
     """
     names: list[str] = []
-    cut: Cut
     for data in whole_lines(raw):
-        if data is None:
-            yield None
-            return
-        if not names and format == "jsonl":
-            names, cut = _like_object(data[: data.index(b"\n") + 1])
-        elif not names:
+        if data and not names:
             head, data = data[: data.index(b"\n")], data[data.index(b"\n") + 1 :]
             names = header_of(head, DELIMITERS[format])
-            cut = partial(_cut_rows, DELIMITERS[format], len(names))
-        cells = cut(data) if names and data else None
-        taken = None if cells is None else _take(cells, names, columns.find(names, raw.error))
-        if not names or (data and taken is None):
+            found = columns.find(names, raw.error) if names else (None, "")
+        cells = cells_of(data, DELIMITERS[format], len(names)) if data and names else None
+        taken = None if cells is None else _take(list(map(pack, cells)), names, found)
+        if not names or (data != b"" and taken is None):
             yield None
             return
         if taken is not None:
@@ -123,50 +112,3 @@ def cells_of(data: bytes, delimiter: str, width: int) -> list[Cells] | None:
         return None
     cells = data[:-1].replace(b"\n", mark).split(mark)
     return [cells[k::width] for k in range(width)]
-
-
-def _cut_rows(delimiter: str, width: int, data: bytes) -> list[Texts] | None:
-    cells = cells_of(data, delimiter, width)
-    return None if cells is None else list(map(pack, cells))
-
-
-def _like_object(line: bytes) -> tuple[list[str], Cut]:
-    """Return the keys of a line of JSON, and what cuts lines like it; no key where it is not regular."""
-    def nothing(data: bytes) -> None:
-        return None
-
-    try:
-        pairs = json.loads(line, object_pairs_hook=list)
-        names = [name for name, _ in pairs]
-        plain = all(isinstance(value, str) for _, value in pairs) and len(set(names)) == len(names)
-    except (ValueError, TypeError, RecursionError):
-        return [], nothing
-    quotes = np.flatnonzero(np.frombuffer(line, np.uint8) == _QUOTE).tolist()
-    if not names or not plain or not line.startswith(b"{") or len(quotes) != 4 * len(names):
-        return [], nothing
-    bounds = [0, *(place for k in range(0, len(quotes), 4) for place in (quotes[k + 2] + 1, quotes[k + 3])), len(line)]
-    between = [line[bounds[k] : bounds[k + 1]] for k in range(0, len(bounds), 2)]
-
-    def cut(data: bytes) -> list[Texts] | None:
-        array = np.frombuffer(data, np.uint8)
-        places = np.flatnonzero(array == _QUOTE)
-        if len(places) % len(quotes) or b"\\" in data:
-            return None
-        rows = places.reshape(-1, len(quotes)).T
-        if np.count_nonzero(array < 32) != rows.shape[1]:
-            return None  # but for one line end a row
-        line_ends = rows[-1] + len(between[-1])
-        starts = [np.concatenate([[0], line_ends[:-1]]), *rows[3::4]]
-        ends = [*(rows[2::4] + 1), line_ends]
-        for text, first, last in zip(between, starts, ends, strict=True):
-            if (last - first != len(text)).any() or last[-1] > len(data):
-                return None
-            pieces = np.ndarray((len(data) - len(text) + 1,), f"V{len(text)}", data, strides=(1,))  # at every byte
-            if pieces[first].tobytes() != text * len(first):
-                return None
-        if line_ends[-1] != len(data):
-            return None
-        return [(join_ranges(data, first + 1, last), (last - first - 1).astype("<u8"))
-                for first, last in zip(rows[2::4], rows[3::4], strict=True)]
-
-    return names, cut
