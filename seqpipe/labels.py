@@ -11,12 +11,14 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from seqpipe.errors import OptionError, SeqpipeError
 
+CHUNK = 4096  # texts read together
 MAX_DIGITS = 15  # a float64 keeps every decimal number of up to 15 digits
 LARGEST = float(np.finfo(np.float32).max)  # what a label may be: batches hold float32
 # Only what a number gives back the same: "007" or "+1" stay text.
@@ -214,12 +216,29 @@ def common_ways(texts: Iterable[str]) -> list[str]:
     can be, with or without the ".0" of whole numbers (``with .0``, ``short``).
     """
     ways: set[str] | None = None
-    for text in texts:
-        here = _ways_of_writing(text)
-        ways = here if ways is None else ways & here
-        if not ways:
-            return []
+    rest = iter(texts)
+    while chunk := list(islice(rest, CHUNK)):
+        found = _ways_of_fractions(chunk)
+        for here in map(_ways_of_writing, chunk) if found is None else [found]:
+            ways = here if ways is None else ways & here
+            if not ways:
+                return []
     return sorted(ways or ())
+
+
+def _ways_of_fractions(texts: Sequence[str]) -> set[str] | None:
+    """Return the ways that all texts have in common; None where they are not all as ``repr`` writes a fraction."""
+    joined = "".join(texts)
+    try:
+        if "n" in joined or list(map(repr, map(float, texts))) != texts:  # nan, inf
+            return None
+    except ValueError:
+        return None
+    ways = {"with .0"} if any(text.endswith(".0") for text in texts) else {"with .0", "short"}
+    if "e" not in joined and max(map(len, texts)) <= MAX_DIGITS:
+        counts = {len(text) - text.index(".") - 1 for text in texts}
+        ways |= {f"{count} decimals" for count in counts if len(counts) == 1}
+    return ways
 
 
 def type_of_ways(ways: Collection[str]) -> str:

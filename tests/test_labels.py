@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from seqpipe import labels
 from seqpipe.errors import OptionError, SeqpipeError
 from seqpipe.labels import (
     choose_label_type,
@@ -179,6 +182,17 @@ def test_columns_are_numbers_only_where_nothing_is_lost(texts, kind):
     """Spellings that a number does not give back stay text, in any order of the records."""
     assert common_ways(texts) == common_ways(texts[::-1])
     assert type_of_ways(common_ways(texts)) == kind
+
+
+def test_ways_of_many_texts_are_those_of_each(monkeypatch):
+    """Texts are looked at many at a time: the ways they have in common are those that each has."""
+    rng = random.Random(0)
+    kinds = [["1.5", "0.25", "-0.0", "1e-05"], ["1.0", "2.0", "-3.0"], ["0.50", "1.25"], ["1.25", "-3.75"], ["3", "-4"],
+             ["nan", "inf", "1.5"], ["1e+16", "1E5", "007.5"], ["1234567890123.123", "0.125"], ["", " 1.5", "1_0.5"]]
+    monkeypatch.setattr(labels, "CHUNK", 3)
+    for _ in range(2000):
+        texts = rng.choices(sum(rng.choices(kinds, k=rng.randint(1, 2)), []), k=rng.randint(1, 8))
+        assert set(common_ways(texts)) == set.intersection(*map(labels._ways_of_writing, texts))
 
 
 NUMERIC = st.one_of(st.integers(-10**19, 10**19).map(str), st.floats().map(repr), st.text("0123456789.-+e", max_size=6),

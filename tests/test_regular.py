@@ -27,7 +27,10 @@ from seqpipe.slices import Slice
 ROWS = {
     "csv": ["a,ACGT,x\n", "b,AC,y\n", "c,GT,\n", ",AC,y\n", "d,,y\n", "e,AC\n", "f,AC,x,y\n", '"g",AC,x\n', "h,a c,é\n",
             "i,AC,x\r\n", "j,AC,x\r", "\n", "k,é,x\n", "l,AC,\0\n", 'm,AC,x"y\n', "n,AC,\ud800x\n", "o,AC,\u2028\n",
-            "p,AC,last", "\ufeff", ",,\n", 'q,AC,"x\ny"\n', " \n"],
+            "p,AC,last", "\ufeff", ",,\n", 'q,AC,"x\ny"\n', " \n",
+            '"r","AC","x"\n', '"","AC","x"\n', 's,"AC",""\n', 't,AC,"x""y"\n', 'u,AC,""""\n', 'v,"AC"x,y\n',
+            'w,x"AC",y\n', 'x,"AC,y","z"\n', 'y,AC," ""x"\n', '"z,AC",x"\n', '"a"",AC",x\n', 'b,"AC"\n',
+            '"c","AC","x"\r\n', '"d","AC","x"', 'e,"AC,y"\n'],
     "jsonl": ['{"id": "a", "seq": "ACGT", "n": "x"}\n', '{"id": "b", "seq": "AC", "n": "é"}\n',
               '{"id": "c", "seq": "AC", "n": ""}\n', '{"id": "", "seq": "AC", "n": "x"}\n',
               '{"id": "d", "seq": "", "n": "x"}\n', '{"id": "e", "seq": "AC", "n": 1}\n',

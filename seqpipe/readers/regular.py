@@ -94,6 +94,7 @@ def header_of(head: bytes, delimiter: str) -> list[str]:
 
 def cells_of(data: bytes, delimiter: str, width: int) -> list[Cells] | None:
     """Return the cells of whole rows, column by column; None where a line is no row of ``width`` cells."""
+    data = _unquoted(data, delimiter) if b'"' in data else data
     if b'"' in data:
         lines = data.decode().split("\n")[:-1]
         try:
@@ -112,3 +113,17 @@ def cells_of(data: bytes, delimiter: str, width: int) -> list[Cells] | None:
         return None
     cells = data[:-1].replace(b"\n", mark).split(mark)
     return [cells[k::width] for k in range(width)]
+
+
+def _unquoted(data: bytes, delimiter: str) -> bytes:
+    """Return whole rows without the quotes around cells, or as they are where quotes do anything else."""
+    array = np.frombuffer(data, np.uint8)
+    is_quote, is_end = array == ord('"'), (array == ord(delimiter)) | (array == _NEWLINE)
+    marks = np.flatnonzero(is_quote | is_end)
+    quotes = np.flatnonzero(is_quote[marks])
+    opening, closing = quotes[:-1:2], quotes[1::2]
+    if len(quotes) % 2 or (closing != opening + 1).any():
+        return data  # a quote is not closed in its cell
+    if not is_end[marks[opening] - 1].all() or not is_end[marks[closing] + 1].all():  # the last byte ends a row
+        return data
+    return data.translate(None, b'"')
