@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, count_of
 
 PAD_ID = 0
 LARGEST = 2**63 - 2  # integers have to stay below: their number of tokens, pad id included, has to fit int64
@@ -257,7 +257,7 @@ def kind_of(sequence: str | np.ndarray) -> str:
     """Return in a word or two what a raw sequence is made of."""
     if isinstance(sequence, str):
         return "text"
-    return "integers" if sequence.ndim == 1 else f"rows of {sequence.shape[1]} numbers"
+    return "integers" if sequence.ndim == 1 else f"rows of {count_of(sequence.shape[1], 'number')}"
 
 
 def parse_ints(sequence: str | np.ndarray) -> np.ndarray:

@@ -14,14 +14,14 @@ import numpy as np
 
 from seqpipe.batching import padding_share, plan_batches
 from seqpipe.chunks import Chunks
-from seqpipe.errors import OptionError, StoreError
+from seqpipe.errors import OptionError, StoreError, count_of
 from seqpipe.leakage import find_leakage
 from seqpipe.options import DescribeOptions, PreprocessOptions
 from seqpipe.publish import check_output, published
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore, open_store
 from seqpipe.store import Store
-from seqpipe.summary import count_of, describe_labels
+from seqpipe.summary import describe_labels
 
 MOST_LENGTHS = 1_000_000  # looked at to predict the padding
 BATCH_SIZE = 32

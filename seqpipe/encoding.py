@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from seqpipe.alphabet import Alphabet, choose_alphabet, fixed_alphabet, fold_case, kind_of, parse_ints
+from seqpipe.errors import count_of
 from seqpipe.options import PreprocessOptions
 from seqpipe.readers.blocks import LETTERS
 from seqpipe.spool import Spools
@@ -278,9 +279,9 @@ def encode_features(sequence: str | np.ndarray, num_channels: int) -> np.ndarray
         ValueError: it is no (T, C) array, or holds a number that is not finite in float32.
     """
     if isinstance(sequence, str) or sequence.ndim != 2:
-        raise ValueError(f"found {kind_of(sequence)}, expected rows of {num_channels} numbers")
+        raise ValueError(f"found {kind_of(sequence)}, expected rows of {count_of(num_channels, 'number')}")
     if sequence.shape[1] != num_channels:
-        raise ValueError(f"found {sequence.shape[1]} channels, expected {num_channels}")
+        raise ValueError(f"found {count_of(sequence.shape[1], 'channel')}, expected {num_channels}")
     with np.errstate(over="ignore"):
         rows = sequence.astype("<f4")
     if np.isinf(rows).any():  # NaN comes only from readers that were told to keep it

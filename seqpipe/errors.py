@@ -47,3 +47,8 @@ class LongSequenceError(OptionError):
     """
 
     index: int | None = None
+
+
+def count_of(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words: 1 channel, 2 channels, 3 classes."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

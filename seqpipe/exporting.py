@@ -26,7 +26,7 @@ from tqdm import tqdm
 from seqpipe.alphabet import NAMED_SYMBOLS, Alphabet
 from seqpipe.chunks import Chunks
 from seqpipe.columns import TextColumn
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, count_of
 from seqpipe.joined import JoinedTexts
 from seqpipe.labels import order_classes, write_number
 from seqpipe.options import ExportOptions
@@ -51,7 +51,7 @@ class ExportSummary:
     command: str
 
     def __str__(self) -> str:
-        return f"{self.records:,} records in {self.out}\nback into a store with: {self.command}"
+        return f"{count_of(self.records, 'record')} in {self.out}\nback into a store with: {self.command}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ import seqpipe
 from seqpipe.alphabet import fixed_alphabet
 from seqpipe.assembly import assemble
 from seqpipe.collection import collect_all
-from seqpipe.errors import OptionError, RawFormatError, SeqpipeError
+from seqpipe.errors import OptionError, RawFormatError, SeqpipeError, count_of
 from seqpipe.executors import open_crew
 from seqpipe.inputs import STDIN, raw_files
 from seqpipe.likeness import Given, read_given
@@ -41,7 +41,7 @@ from seqpipe.readers.tables import read_labels
 from seqpipe.selection import Selection
 from seqpipe.slices import SLICE_BYTES, TOGETHER_BYTES, Slice, cut, share_of
 from seqpipe.splits import SplitRule, parse_split, split_of_file
-from seqpipe.summary import count_of, describe_labels, notes_on
+from seqpipe.summary import describe_labels, notes_on
 from seqpipe.writer import write_store
 
 DIGEST_BYTES = 1 << 20  # read at a time

@@ -19,7 +19,7 @@ from typing import Any
 
 from seqpipe.alphabet import UnknownSymbol
 from seqpipe.encoding import new_encoder
-from seqpipe.errors import RawFormatError
+from seqpipe.errors import RawFormatError, count_of
 from seqpipe.parts import STATE, Part
 from seqpipe.plan import Plan
 from seqpipe.readers import name_record, no_record, read_records, record_stem
@@ -109,8 +109,8 @@ class Intake:
             return
         for name, track in record.tracks.items():
             if len(track) != length and not self._was_cut:
-                raise record.error(f"the track {name!r} has {len(track)} numbers for {length} elements; expected one "
-                                   "per element; correct the record")
+                raise record.error(f"the track {name!r} has {count_of(len(track), 'number')} for "
+                                   f"{count_of(length, 'element')}; expected one per element; correct the record")
             self._tracks[name].extend(track[:length])
         try:
             if self._have_ids or self._names:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from seqpipe.agreement import num_spare, shard_numbers
-from seqpipe.errors import OptionError, StoreError
+from seqpipe.errors import OptionError, StoreError, count_of
 from seqpipe.hashing import find_repeats, hash_strings, identity_of, sample_hashes
 from seqpipe.joined import Joined, JoinedTexts
 from seqpipe.layout import dataset_name
@@ -24,7 +24,7 @@ from seqpipe.manifest import SUFFIX, is_manifest, write_manifest
 from seqpipe.options import AppendOptions, MergeOptions
 from seqpipe.publish import check_output, working_folder, writing
 from seqpipe.sharded import ShardedStore, check_ids, opener, shard_paths
-from seqpipe.summary import channel_moments, count_of
+from seqpipe.summary import channel_moments
 from seqpipe.survey import Opener
 from seqpipe.verification import verify_store
 from seqpipe.writer import Content, write_store

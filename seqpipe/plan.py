@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seqpipe.alphabet import Alphabet, fold_case, kind_of
 from seqpipe.encoding import check_alphabet, expected_codes
-from seqpipe.errors import RawFormatError
+from seqpipe.errors import RawFormatError, count_of
 from seqpipe.layout import MAX_COLUMN_NAME
 from seqpipe.options import PreprocessOptions
 from seqpipe.parts import Part
@@ -172,7 +172,7 @@ def lay_out(first: Record, plan: Plan) -> Layout:
     num_channels = sequence.shape[1] if not isinstance(sequence, str) and sequence.ndim == 2 else 0
     if plan.num_channels not in (None, num_channels):
         raise first.error(f"found {kind_of(sequence)}; the store of --like holds "
-                          f"{f'rows of {plan.num_channels} numbers' if plan.num_channels else 'tokens'}",
+                          + (f"rows of {count_of(plan.num_channels, 'number')}" if plan.num_channels else "tokens"),
                           line=first.sequence_line)
     return Layout(isinstance(sequence, str), num_channels, tuple(first.columns),
                   tuple((name, track.dtype.newbyteorder("<").str) for name, track in first.tracks.items()),

@@ -28,7 +28,7 @@ from seqpipe.checkpoint import load_checkpoint
 from seqpipe.collate import fill
 from seqpipe.device import choose_device, few_threads
 from seqpipe.encoding import encode_features
-from seqpipe.errors import CheckpointError, OptionError, RawFormatError
+from seqpipe.errors import CheckpointError, OptionError, RawFormatError, count_of
 from seqpipe.inputs import raw_files
 from seqpipe.options import PredictOptions
 from seqpipe.publish import check_output, published
@@ -54,7 +54,7 @@ class PredictionSummary:
 
     def __str__(self) -> str:
         metrics = "".join(f"{name} {value:.4f}\n" for name, value in (self.metrics or {}).items())
-        return f"{metrics}{self.rows:,} predictions in {self.out}"
+        return f"{metrics}{count_of(self.rows, 'prediction')} in {self.out}"
 
 
 class Predictor:

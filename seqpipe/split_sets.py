@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Subset
 
 from seqpipe.dataloader import store_rows
-from seqpipe.errors import OptionError
+from seqpipe.errors import OptionError, count_of
 from seqpipe.hashing import hash_strings
 from seqpipe.sequences import SequenceDataset
 from seqpipe.sharded import ShardedStore
@@ -58,7 +58,7 @@ def split_store(
         valid_set: Any = SequenceDataset(store, "valid")
     else:
         if len(train_set) < 2:
-            raise OptionError(f"{store.path}: {len(train_set)} sequences to train on; expected at least 2")
+            raise OptionError(f"{store.path}: {count_of(len(train_set), 'sequence')} to train on; expected at least 2")
         held_out, kept = hold_out(train_set)
         announce(f"no valid split: {len(held_out):,} of {len(train_set):,} train sequences are held out for it")
         train_set, valid_set = Subset(train_set, kept), Subset(train_set, held_out)

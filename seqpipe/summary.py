@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from seqpipe.errors import count_of
 from seqpipe.labels import parse_number
 from seqpipe.splits import SPLIT_NAMES, SplitRule
 
@@ -112,11 +113,6 @@ def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
                 held, missing = [], PIECE
     if held:
         yield np.concatenate(held)
-
-
-def count_of(number: int, noun: str, plural: str = "") -> str:
-    """Return a number of things in words: 1 channel, 2 channels, 3 classes."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def describe_labels(header: Mapping[str, Any]) -> str:

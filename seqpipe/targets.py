@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from seqpipe.errors import SeqpipeError
+from seqpipe.errors import SeqpipeError, count_of
 from seqpipe.labels import choose_label_type, order_classes, parse_number
 
 BLOCK = 1 << 18  # elements encoded at a time
-WAYS = {"list": "list items", "symbols": "symbols", "words": "words"}
+WAYS = {"list": "list item", "symbols": "symbol", "words": "word"}
 
 Texts = Callable[[], Iterable[str]]  # the texts of all records, anew with each call
 Error = Callable[[int, str], SeqpipeError]  # makes the error of record i from a finding
@@ -102,8 +102,9 @@ class Targets:
             if length == self._cut:
                 parts = parts[:length]
             if len(parts) != length:
-                raise self._error(i, f"the target has {len(parts)} {WAYS[self._way]} for the {length} elements of the "
-                                     "sequence; expected one for each: correct it")
+                raise self._error(i, f"the target has {count_of(len(parts), WAYS[self._way])} for the "
+                                     f"{count_of(length, 'element')} of the sequence; expected one for each: "
+                                     "correct it")
             yield parts
 
 

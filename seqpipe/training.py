@@ -23,7 +23,7 @@ from seqpipe.batch_settings import MIXING
 from seqpipe.checkpoint import load_checkpoint, save_checkpoint
 from seqpipe.dataloader import SequenceLoader, get_dataloader
 from seqpipe.device import Waiting, batches_on, choose_device, describe_device, few_threads
-from seqpipe.errors import OptionError, SeqpipeError
+from seqpipe.errors import OptionError, SeqpipeError, count_of
 from seqpipe.ingest import preprocess
 from seqpipe.networks import configure, describe_task
 from seqpipe.options import PreprocessOptions, TrainOptions
@@ -68,7 +68,7 @@ class TrainResult:
         split, metrics = ("test", self.test) if self.test else ("valid", self.valid)
         name = self.task.key_metric
         others = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items() if key != name)
-        count = f" of {self.test_sequences:,} sequences" if self.test else ""
+        count = f" of {count_of(self.test_sequences, 'sequence')}" if self.test else ""
         return (f"{split} {name.replace('_', ' ')} {metrics[name]:.4f}{count} ({others}), "
                 f"trained in {self.seconds:.0f} s; run directory {self.run}")
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from seqpipe.chunks import Chunks
 from seqpipe.columns import ListColumn, TextColumn
-from seqpipe.errors import StoreError
+from seqpipe.errors import StoreError, count_of
 from seqpipe.hashing import find_repeats, hash_texts
 from seqpipe.layout import CHECKSUM_BLOCK, Checksums, block_checksums
 from seqpipe.locate import index_of_chunks
@@ -44,9 +44,9 @@ class Verification:
     shards: int = 0
 
     def __str__(self) -> str:
-        shards = f"{self.shards} shards, " if self.shards else ""
-        return (f"{self.path}: good: {shards}{self.sequences:,} sequences, {self.arrays} arrays, {self.num_bytes:,} "
-                "bytes; every checksum, offset, token and id")
+        shards = f"{count_of(self.shards, 'shard')}, " if self.shards else ""
+        return (f"{self.path}: good: {shards}{count_of(self.sequences, 'sequence')}, {self.arrays} arrays, "
+                f"{self.num_bytes:,} bytes; every checksum, offset, token and id")
 
 
 def verify(options: VerifyOptions) -> Verification:

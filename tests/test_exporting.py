@@ -270,7 +270,7 @@ def test_unknown_symbols_and_case_survive_a_round_trip(make_store: Callable[...,
     ('"sequence": "ACG", "tracks/time": [1.0, 2.0, "x"]', {}, "key 'tracks/time': found 'x' at position 2"),
     ('"sequence": "ACG", "tracks/quality": [1, 2, 256]', {}, "0 <= quality < 256"),
     ('"sequence": [[1.0, 2.0]]', {"value_columns": "a"}, "found features of 2 channels, and --value-columns names 1"),
-    ('"sequence": "ACG"', {"value_columns": "a"}, "found text, and --value-columns names 1 channels"),
+    ('"sequence": "ACG"', {"value_columns": "a"}, "found text, and --value-columns names 1 channel"),
 ])
 def test_tracks_and_channels_that_do_not_fit_are_refused(
     make_store: Callable[..., Path], entry: str, options: dict[str, str], message: str

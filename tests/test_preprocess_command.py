@@ -110,7 +110,7 @@ WRONG = {
         "b.txt:1: found text, expected rows of 2 numbers; correct the record"),
     "other channels": (
         {"a.jsonl": '{"values": [[1.5, 2]]}\n', "b.jsonl": '{"values": [[1.5]]}\n'}, [],
-        "b.jsonl:1: found 1 channels, expected 2; correct the record"),
+        "b.jsonl:1: found 1 channel, expected 2; correct the record"),
     "features and an alphabet": (
         {"a.jsonl": '{"values": [[1.5, 2]]}\n'}, ["--alphabet", "dna"],
         "a.jsonl:1: found rows of 2 numbers, which are no symbols; leave --alphabet dna out"),

@@ -27,7 +27,7 @@ def test_labels_come_back_with_their_lines(tmp_path, name, delimiter):
         (b"name,label\na,x\n", 1, r"expected a header row with 'id' .* found 'name', 'label'"),
         (b"id\na\n", 1, r"at least one other column"),
         (b"id,label\n,x\n", 2, r"column 'id' is ''"),
-        (b"id,label\na\n", 2, r"found 1 cells"),
+        (b"id,label\na\n", 2, r"found 1 cell,"),
         (b"id,label\n", 1, r"no row below the header"),
         (b"", None, r"found none"),
     ],

@@ -53,9 +53,9 @@ def test_hundreds_of_target_classes_fit():
 
 @pytest.mark.parametrize(("texts", "lengths", "names", "finding"), [
     (["ab", "abc"], [2, 2], None, "record 1: the target has 3 symbols for the 2 elements"),
-    (["x", "abc"], [1, 2], None, "record 1: the target has 1 words for the 2 elements"),
+    (["x", "abc"], [1, 2], None, "record 1: the target has 1 word for the 2 elements"),
     (["a b", "a b c"], [2, 5], None, "record 1: the target has 3 words for the 5 elements"),
-    (["[1,2]", "[1]"], [2, 3], None, "record 1: the target has 1 list items for the 3 elements"),
+    (["[1,2]", "[1]"], [2, 3], None, "record 1: the target has 1 list item for the 3 elements"),
     (["[1,2]", "1 2"], [2, 2], None, "record 1: target '1 2' is no JSON list"),
     (["1.5 x"], [2], None, "record 0: target 'x' at position 1 .* is no finite number"),
     (["ab", "az"], [2, 2], ["a", "b"], "record 1: target 'z' is none of the 2 target classes"),

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from seqpipe.errors import count_of
 from seqpipe.readers.numbers import COUNTED
 from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import ColumnChoice, Record
@@ -148,8 +149,8 @@ def _sequence(value: Any, missing: bool, counts: Counter[str]) -> str | np.ndarr
     if set(map(type, value)) != {list} or set(map(len, value)) != {num_channels} or not num_channels:
         step, row = next((step, row) for step, row in enumerate(value)
                          if not isinstance(row, list) or len(row) != num_channels or not row)
-        raise ValueError(f"time step {step} (0-based) is {brief(row)}, expected a list of {num_channels} "
-                         "channels as in step 0, at least 1")
+        raise ValueError(f"time step {step} (0-based) is {brief(row)}, expected a list of "
+                         f"{count_of(num_channels, 'channel')} as in step 0, at least 1")
     return features_of(list(chain.from_iterable(value)), missing, counts).reshape(-1, num_channels)
 
 
@@ -179,7 +180,7 @@ def _check_channels(sequence: str | np.ndarray, names: tuple[str, ...]) -> None:
     """Raise ValueError where ``--value-columns`` names other channels than there are."""
     if names and (isinstance(sequence, str) or len(sequence)) and (
             isinstance(sequence, str) or sequence.ndim != 2 or sequence.shape[1] != len(names)):
-        raise ValueError(f"found {_kind(sequence)}, and --value-columns names {len(names)} channels")
+        raise ValueError(f"found {_kind(sequence)}, and --value-columns names {count_of(len(names), 'channel')}")
 
 
 def _track(name: str, values: list[Any]) -> np.ndarray:
@@ -197,7 +198,7 @@ def _kind(sequence: str | np.ndarray) -> str:
         return "text"
     if not len(sequence):
         return ""
-    return "integer tokens" if sequence.ndim == 1 else f"features of {sequence.shape[1]} channels"
+    return "integer tokens" if sequence.ndim == 1 else f"features of {count_of(sequence.shape[1], 'channel')}"
 
 
 def _id_text(raw: RawFile, name: str, value: Any) -> str:

@@ -14,7 +14,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqpipe.errors import RawFormatError
+from seqpipe.errors import RawFormatError, count_of
 from seqpipe.readers.compressed import SUFFIXES
 from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import ColumnChoice, Record
@@ -103,9 +103,9 @@ def read_rows(raw: RawFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             if names:
                 if len(row) != width and row:
                     raise raw.error(
-                        f"found {len(row)} cells, {brief(row)}, expected {len(names)} columns as in "
-                        f"the header; add or take out cells, or put quotes around a cell that "
-                        f"holds {delimiter!r}",
+                        f"found {count_of(len(row), 'cell')}, {brief(row)}, expected {count_of(len(names), 'column')} "
+                        f"as in the header; add or take out cells, or put quotes around a cell that holds "
+                        f"{delimiter!r}",
                         line,
                     )
             elif row:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seqpipe.errors import count_of
 from seqpipe.readers.numbers import BadNumber, parse_numbers
 from seqpipe.readers.raw import BLANK, RawFile, brief
 from seqpipe.records import Record
@@ -70,7 +71,7 @@ def read_ts(raw: RawFile, *, missing: bool = False) -> Iterator[Record]:
             header.num_channels = len(parts)
         if len(parts) != header.num_channels or not parts:
             raise raw.error(
-                f"found {len(parts)} channels{' and a label' if header.label else ''}, expected "
+                f"found {count_of(len(parts), 'channel')}{' and a label' if header.label else ''}, expected "
                 f"{header.num_channels or 'at least 1'}; correct the line or the header"
             )
         channels = [_numbers(raw, number, part, missing) for number, part in enumerate(parts)]
@@ -84,7 +85,7 @@ def read_ts(raw: RawFile, *, missing: bool = False) -> Iterator[Record]:
             header.length = header.length or len(channels[0])
             if len(channels[0]) != header.length:
                 raise raw.error(
-                    f"found {len(channels[0])} time steps, expected {header.length} as '@equalLength "
+                    f"found {count_of(len(channels[0]), 'time step')}, expected {header.length} as '@equalLength "
                     "true' says; correct the line or the header"
                 )
         yield Record(None, np.stack(channels, axis=1), columns, raw.path, raw.line, raw.line)
