@@ -197,7 +197,7 @@ def test_targets_are_cut_with_their_sequences(build, spell):
 
 
 @pytest.mark.parametrize(("rows", "finding"), [
-    ("a,ACGT,HHE-\nb,GG,E\n", "a.csv:3: record 'b': column 'ss': the target has 1 symbols for the 2 elements"),
+    ("a,ACGT,HHE-\nb,GG,E\n", "a.csv:3: record 'b': column 'ss': the target has 1 symbol for the 2 elements"),
     ("a,ACGT,1 2 3 4.5\nb,GG,1 x\n", "a.csv:3: record 'b': column 'ss': target 'x' at position 1"),
 ])
 def test_targets_that_do_not_fit_name_their_line(build, rows, finding):
