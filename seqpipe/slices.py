@@ -58,8 +58,8 @@ class Slice:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes it has on disk."""
-        return (self.path.stat().st_size if self.end is None else self.end) - self.start
+        """How many bytes it has on disk: none where the file was cut before it."""
+        return max((self.path.stat().st_size if self.end is None else self.end) - self.start, 0)
 
     def open(self, encoding: str, line: int = 0, *, replace_bytes: bool = False) -> RawFile:
         """Open the file for the lines of this slice; ``line`` lines stand before it."""

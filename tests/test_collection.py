@@ -17,6 +17,7 @@ import pytest
 from seqpipe import collection, slices
 from seqpipe.collection import make_part
 from seqpipe.errors import OptionError, RawFormatError
+from seqpipe.executors import Crew
 from seqpipe.ingest import preprocess
 from seqpipe.options import PreprocessOptions
 from seqpipe.publish import parts_folder
@@ -113,6 +114,26 @@ def test_the_first_bad_record_of_the_input_is_named_with_its_line(tmp_path, smal
     record = max(number for number, line in enumerate(lines[: bad[0]]) if line.startswith(">"))
     assert f"a.fa:{bad[0] + 1}: record '{lines[record][1:].split()[0]}': symbol '!'" in str(found.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fa"]
+
+
+def test_a_file_that_was_cut_is_named_by_whichever_slice_is_read_first(tmp_path, small_slices, monkeypatch):
+    """A process may come to the last slice first, which starts where the file has nothing any more."""
+    raw = write_fasta(tmp_path / "a.fa", 300)
+    with RawFile(raw) as opened:
+        last = cut(opened, "fasta")[-1]
+    assert last.num_bytes == raw.stat().st_size - last.start > 0
+
+    def last_one_first(self, number, here, meanwhile, finish=Crew.finish):
+        if number == 0:
+            os.truncate(raw, SMALL)
+            here(self._jobs[max(self._jobs)])
+        finish(self, number, here, meanwhile)
+
+    monkeypatch.setattr(Crew, "finish", last_one_first)
+    with pytest.raises(RawFormatError, match="a.fa: changed while it was read"):
+        imported(raw, tmp_path / "x.h5")
+    assert last.num_bytes == 0
+    assert os.listdir(tmp_path) == ["a.fa"]
 
 
 def test_a_job_does_not_grow_with_the_number_of_files(tmp_path, monkeypatch):
