@@ -75,6 +75,7 @@ Layer 6
     samplers            batch plans for a DataLoader
     verification        check every byte of a store
     intake              collect one slice, or small files, in one part
+    export_layout       how the parts of a store are called in a raw file
     leakage             find what stands on both sides of a split
     likeness            fix beforehand what an import would choose
 Layer 7
