@@ -90,6 +90,18 @@ def test_features_are_read_as_in_training(vowels_checkpoint: Path, vowels_store:
     assert tables[0] == tables[1] and tables[0].count("\n") == 641
 
 
+def test_case_and_unknown_symbols_are_read_as_in_training(make_store: Callable[..., Path], tmp_path: Path) -> None:
+    """Raw input in small letters, with symbols outside the alphabet, gives the rows of the store made of it."""
+    text = "".join(f">r{i} {'xy'[i % 2]}\n{'acGTnx'[i % 6] * (i % 5 + 1)}AcgT\n" for i in range(40))
+    store = make_store("a.fasta", text, alphabet="dna", case="upper", on_unknown="unk", label_column="description")
+    run = train(TrainOptions(data=store, out=tmp_path / "run", epochs=2, **QUICK)).run
+    tables = []
+    for name, source in (("raw.tsv", ["--input", str(tmp_path / "a.fasta")]), ("store.tsv", ["--data", str(store)])):
+        assert main(["--checkpoint", str(run / "best.pt"), *source, "--out", str(tmp_path / name)]) == 0
+        tables.append((tmp_path / name).read_text())
+    assert tables[0] == tables[1] and len({row["p_x"] for row in read_rows(tmp_path / "raw.tsv")}) > 10
+
+
 def test_columns_and_format_come_from_the_checkpoint_and_flags_override(
     make_store: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
